@@ -1,0 +1,182 @@
+"""The journal's format: one versioned constant, a comment per field, a line per past version.
+
+`python -m stagexec.format` prints docs/journal-format.md from it. A journal is a file of JSON
+objects, one a line; each is one event. Integers of time are nanoseconds of the process's monotonic
+clock (`_ns`), unless the field says wall.
+"""
+
+from __future__ import annotations
+
+VERSION = 1
+
+HISTORY = {
+    1: "the first format",
+}
+
+COMMON: dict[str, str] = {
+    "event_type": "which row of EVENTS this object is",
+    "run_id": "UUID of the run, hex with dashes; null on events of the process",
+    "condition_id": "SHA-256 of the run's condition manifest, hex; null where there is none",
+    "stage_id": "the stage the event speaks of; null where it speaks of none or of many",
+    "ts_mono_ns": "when it happened, monotonic nanoseconds of this process",
+    "source": "who saw it: process, queue, loop, seam, verifier, journal, node (the public API)",
+}
+
+OPTIONAL: dict[str, str] = {
+    "ts_wall": "when it happened for people, nanoseconds since 1970 UTC",
+    "node_id": "the host's node id, as text",
+    "node_class": "the node's class name",
+    "visit": "visit number inside the run, counted from 1",
+    "gpu_device": "device index; absent without a device",
+    "gpu_stream": "stream handle; absent without a device",
+    "artifact": "absolute path of the artifact the event speaks of",
+}
+
+EVENTS: dict[str, dict[str, str]] = {
+    "process_start": {
+        "format_version": "VERSION of the writer",
+        "pid": "process id",
+        "hostname": "machine name",
+        "stagexec_version": "version of this package",
+        "python": "Python version",
+        "platform": "operating system and machine, as text",
+        "host_path": "folder of the host tree; null when unknown",
+        "argv": "the host's own arguments, a list of text",
+        "timing": "timing mode: baseline, events or profile",
+        "executor_asked": "native or host, as asked; null when nothing was asked",
+    },
+    "host_facts": {
+        "host_version": "the host's version text; null when unknown",
+        "facts": "named facts found by inspection, name -> true/false/text",
+        "executor": "native or host: the loop that runs prompts in this process",
+        "executor_reason": "why that one, as text",
+    },
+    "seams": {
+        "seams": "list of {seam, target, state, reason}: every row of the seam tables and its state now",
+    },
+    "heartbeat": {
+        "open": "list of {run_id, stage, part, start_ns, visit, seam, node_id, node_class}: "
+        "the open segment of each open run at ts_mono_ns; at most 1 s after the last event",
+    },
+    "run_accepted": {
+        "prompt_id": "the host's prompt id",
+        "number": "the host's queue number",
+        "direct": "true when the run did not come through the host's queue",
+        "validate_ns": "duration of the host's validation before acceptance; null when not seen",
+        "selected_outputs": "list of node ids asked for",
+        "nodes": "list of node ids of the submitted graph",
+        "classes": "list of class names, one for each of nodes",
+        "links": "list, one for each of nodes, of the positions in nodes that it takes inputs from",
+        "output_nodes": "list of node ids whose class is an output node",
+        "seeds": "list of [node id, input name, value] left out of the condition",
+        "prompt_hash": "SHA-256 of the canonical API prompt without seeds",
+        "number_of_nodes": "nodes in the submitted graph",
+    },
+    "run_started": {
+        "startup_class": "process_cold (first run of the process) or warm",
+    },
+    "cached": {
+        "nodes": "list of node ids that were cached when execution started",
+    },
+    "graph_growth": {
+        "parent": "node id that expanded",
+        "nodes": "list of new node ids",
+        "classes": "list of class names, one for each of nodes",
+        "links": "list, one for each of nodes, of node ids it takes inputs from",
+        "output_nodes": "new node ids whose class is an output node",
+        "results": "list of node ids that the parent takes its own outputs from",
+    },
+    "segments": {
+        "stage": "list of stages, one a segment, in order of time",
+        "part": "list of parts or null",
+        "start_ns": "list of starts",
+        "end_ns": "list of ends; each equals the next start",
+        "visit": "list of visit numbers or null",
+        "seam": "list of ids of the seam that opened the segment, or null: the loop itself",
+        "open": "[stage, part, start_ns, visit, seam, node_id, node_class]: what was open when this was "
+        "written; null when the run is closed",
+    },
+    "visits": {
+        "visit": "list of visit numbers",
+        "node_id": "list of node ids",
+        "node_class": "list of class names",
+        "kind": "list of executed, cached, blocked, failed or pending",
+        "list_index": "list of the position in a mapped input list where the visit ended; null when not mapped",
+        "calls": "list of how many times the node's function was called",
+        "parent": "list of the ids of the nodes that expanded into this one; null for nodes of the prompt",
+        "start_ns": "list of starts",
+        "end_ns": "list of ends",
+        "stage": "list of the stages the node's class stands for",
+        "origin": "list of table, type or none: where that stage comes from",
+        "ui": "list of true/false: the visit announced an output of its own",
+    },
+    "spans": {
+        "lane": "list of lane names: task:<node id>, thread:<name>, child:<program>",
+        "stage": "list of stages or null",
+        "name": "list of seam ids or span names",
+        "visit": "list of visit numbers or null",
+        "start_ns": "list of starts",
+        "end_ns": "list of ends",
+        "detail": "list of small objects or null",
+    },
+    "mark": {
+        "name": "cancel_requested, blocked, model_load, tiled_retry, cache_defeated, fault, …",
+        "detail": "small object, depends on name; never prompt text unless asked for",
+    },
+    "artifact": {
+        "artifact": "absolute path",
+        "bytes": "size; null when the file is not there",
+        "sha256": "hex of the content; null when not hashed",
+        "state": "verified, unverified, missing, corrupt or nonfinite",
+        "reason": "why it is not verified; null when it is",
+        "media": "image, video, audio, other",
+        "orphan": "true when no history entry names the file: left over by a visit that failed",
+        "cached": "true when the file comes from an earlier run of this process",
+        "ready_mono_ns": "when the node that promised it had finished, or its cache hit was announced",
+        "first_bad": "node id of the first node whose output was not finite; null when not known",
+    },
+    "run_executed": {
+        "host_status": "success or error, as the host filed it; null when the host never filed it",
+        "executed": "null, or the error: {cause, stage, visit, node_id, node_class, list_index, exception_type, message}",
+        "blocked": "list of {visit, node_id, node_class, message}: visits that a blocker stopped",
+        "outputs": "history's output node ids -> number of entries",
+        "cancel_ns": "when a person asked to cancel; null",
+        "stopped_ns": "when the last visit ended",
+        "memory": "{name: bytes} at the end of execution",
+    },
+    "run_closed": {
+        "outcome": "one of the outcomes",
+        "cause": "one of the causes; null for success",
+        "error": "null or {stage, visit, node_id, node_class, list_index, exception_type, message}",
+        "segment_count": "how many segments were written for the run",
+        "accepted_ns": "start of the first segment",
+        "finished_ns": "end of the last segment",
+        "cancel_ns": "when a person asked to cancel; null",
+        "stopped_ns": "when execution stopped; null when it never started",
+    },
+    "lost_events": {
+        "count": "how many events could not be written since the last that could",
+        "reason": "the operating system's error, as text",
+    },
+    "process_end": {
+        "reason": "exit or signal name",
+    },
+}
+
+
+def document() -> str:
+    """The format as Markdown, made from the constants above."""
+    lines = ["# The journal's format", "", f"Version {VERSION}. Made by `python -m stagexec.format`.", ""]
+    lines += ["One JSON object a line, append-only; a torn last line is normal.", ""]
+    lines += ["## Versions", ""] + [f"* {number}: {text}" for number, text in sorted(HISTORY.items())]
+    for title, fields in (("Fields of every event", COMMON), ("Fields where they apply", OPTIONAL)):
+        lines += ["", f"## {title}", "", "| field | meaning |", "|---|---|"]
+        lines += [f"| `{name}` | {text} |" for name, text in fields.items()]
+    for event, fields in EVENTS.items():
+        lines += ["", f"## `{event}`", "", "| field | meaning |", "|---|---|"]
+        lines += [f"| `{name}` | {text} |" for name, text in fields.items()]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(document(), end="")
