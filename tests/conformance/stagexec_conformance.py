@@ -1,4 +1,4 @@
-"""A pytest plugin: ComfyUI's own suite starts `python main.py`; here that starts our launcher, once the port is free.
+"""A pytest plugin: where ComfyUI's own suite starts `python main.py`, our launcher starts instead.
 
 The suite's clients give a server twenty seconds, which a busy machine does not; so a start returns only
 when the port accepts. Nothing else of the suite is touched.
@@ -44,9 +44,13 @@ class WaitingPopen(subprocess.Popen):  # type: ignore[type-arg]
             super().__init__(args, *rest, **named)
             return
         port = int(args[args.index("--port") + 1])
-        wait_until(lambda: not accepts(port), FREE_SECONDS, f"port {port} is still taken by the server before")
+        wait_until(
+            lambda: not accepts(port), FREE_SECONDS, f"port {port} is still taken by the server before"
+        )
         super().__init__(launch_command(args), *rest, **named)
-        wait_until(lambda: self.poll() is not None or accepts(port), START_SECONDS, "the server does not listen")
+        wait_until(
+            lambda: self.poll() is not None or accepts(port), START_SECONDS, "the server does not listen"
+        )
         if self.poll() is not None:
             raise RuntimeError(f"the server ended with code {self.returncode} before it listened")
 

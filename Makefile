@@ -1,0 +1,54 @@
+# Everything a developer runs. Only `make env` needs a bare Python (3.10 or later); the rest uses .venv.
+PYTHON ?= python3
+ifeq ($(OS),Windows_NT)
+PY := .venv/Scripts/python.exe
+else
+PY := .venv/bin/python
+endif
+SETUP := stagexec.bench.setup
+CODE := stagexec tests bench
+
+.PHONY: help env host hosts checkpoint demo lint types test unit conformance overhead docs clean
+
+help:
+	@echo "env host hosts checkpoint demo lint types test unit conformance overhead docs clean"
+
+env:
+	@$(PYTHON) stagexec/bench/setup.py env
+
+host: env
+	@$(PY) -m $(SETUP) host
+
+hosts: env  # the older hosts that are tested too
+	@$(PY) -m $(SETUP) host 0.30.0 0.20.1 0.16.3
+
+checkpoint: host
+	@$(PY) -m $(SETUP) checkpoint
+
+demo: checkpoint
+	@$(PY) -m stagexec demo
+
+lint: env
+	$(PY) -m ruff check $(CODE)
+	$(PY) -m ruff format --check $(CODE)
+
+types: env
+	$(PY) -m mypy
+
+unit: env  # seconds: no host is started
+	$(PY) -m pytest -m "not host and not conformance and not gpu"
+
+test: hosts checkpoint
+	$(PY) -m pytest
+
+conformance: checkpoint
+	$(PY) -m pytest -m conformance -s tests/conformance
+
+overhead: checkpoint  # our own cost against stock, interleaved; not a timed test
+	$(PY) bench/overhead/run.py
+
+docs: env
+	$(PY) -m stagexec.format > docs/journal-format.md
+
+clean:
+	rm -rf .stagexec .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
