@@ -1,0 +1,1 @@
+"""Journal to runs: everything here is pure, and knows neither the host nor the recorder."""

@@ -1,0 +1,292 @@
+"""Contradictions in a journal, found by a reader of its own that shares no fold with the answers."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from stagexec import stages as sets
+from stagexec.reading import events
+from stagexec.reading.journal import Problem, sources
+from stagexec.reading.runs import SPAN_COLUMNS, VISIT_COLUMNS, even
+
+HEARTBEAT_GAP_NS = 1_500_000_000
+"""A journal with an open run shows a sign of life every second; half a second more is for the scheduler."""
+
+SEGMENT_COLUMNS = ("stage", "part", "start_ns", "end_ns", "visit", "seam")
+
+NOTES = frozenset({"torn_last", "lost", "unknown_event", "newer_format", "heartbeat_gap"})
+"""Kinds that are told and are no errors: each can happen to a sound journal. A heartbeat is late when a
+node holds the interpreter or the machine sleeps."""
+
+
+@dataclasses.dataclass(slots=True)
+class Finding:
+    """One thing found. `line` counts from 1, 0 for a whole file; `run_id` None where it is of no run."""
+
+    kind: str
+    severity: str
+    run_id: str | None
+    file: str
+    line: int
+    what: str
+
+
+@dataclasses.dataclass(slots=True)
+class _Seen:
+    """What one run has shown so far."""
+
+    run_id: str
+    file: str
+    line: int
+    count: int = 0
+    total_ns: int = 0
+    first_ns: int | None = None
+    last_ns: int | None = None
+    event_ns: int | None = None
+    open: bool = False
+    accepted: bool = False
+    started: int = 0
+    closed: events.RunClosed | None = None
+    cached: set[str] = dataclasses.field(default_factory=set)
+    visits: dict[int, tuple[int, int, int]] = dataclasses.field(default_factory=dict)
+    """visit -> (line, start_ns, end_ns)"""
+    used: dict[int, int] = dataclasses.field(default_factory=dict)
+    """visit number that a segment names -> line"""
+
+
+class Auditor:
+    """Takes the events of one journal and says what contradicts what."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+        self._runs: dict[str, _Seen] = {}
+        self._started = 0
+        self._last_closed_start = 0
+        self._last_ns = 0
+        self._open = 0
+        self._take: dict[type[events.Event], Callable[[_Seen, Any], None]] = {
+            events.RunAccepted: self._accepted,
+            events.RunStarted: self._run_started,
+            events.Cached: self._cached,
+            events.Segments: self._segments,
+            events.Visits: self._visits,
+            events.Spans: self._spans,
+            events.Artifact: self._artifact,
+            events.RunClosed: self._closed,
+        }
+        self._file = ""
+        self._line = 0
+
+    def take(self, file: str, line: int, event: events.Event) -> None:
+        """Check one event against all before it."""
+        self._file, self._line = file, line
+        self._gap_in_life(event)
+        if isinstance(event, events.LostEvents):
+            what = f"{event.count} events could not be written: {event.reason}"
+            self._find("lost_events", what, event.run_id)
+        elif isinstance(event, events.Mark) and event.name == "fault":
+            self._find("fault", f"our own bookkeeping failed: {_brief(event.detail)}", event.run_id)
+        if event.run_id is None:
+            return
+        run = self._runs.get(event.run_id)
+        if run is None:
+            run = self._runs[event.run_id] = _Seen(event.run_id, file, line)
+            self._open += 1
+        check = self._take.get(type(event))
+        if check is not None:
+            check(run, event)
+
+    def finish(self) -> list[Finding]:
+        """Check what only the end of the journal can tell, and hand out everything found."""
+        for run in self._runs.values():
+            self._file, self._line = run.file, run.line
+            if run.closed is not None:
+                self._check_closed(run, run.closed)
+            elif 0 < run.started < self._last_closed_start:
+                self._find("missing_end", "a run that started later is closed, this one is not", run.run_id)
+            else:
+                what = "not closed in this journal: the process died, or is at it now"
+                self._find("lost", what, run.run_id)
+        return self.findings
+
+    def _find(self, kind: str, what: str, run_id: str | None, line: int | None = None) -> None:
+        severity = "note" if kind in NOTES else "error"
+        at = self._line if line is None else line
+        self.findings.append(Finding(kind, severity, run_id, self._file, at, what))
+
+    def _gap_in_life(self, event: events.Event) -> None:
+        now = event.ts_mono_ns
+        if self._open and now - self._last_ns > HEARTBEAT_GAP_NS:
+            what = f"no sign of life for {now - self._last_ns} ns while a run was open"
+            self._find("heartbeat_gap", what, None)
+        self._last_ns = max(self._last_ns, now)
+
+    def _accepted(self, run: _Seen, event: events.RunAccepted) -> None:
+        run.accepted = True
+
+    def _run_started(self, run: _Seen, event: events.RunStarted) -> None:
+        self._started += 1
+        run.started = self._started
+
+    def _cached(self, run: _Seen, event: events.Cached) -> None:
+        run.cached.update(event.nodes)
+
+    def _segments(self, run: _Seen, event: events.Segments) -> None:
+        if not even(event, SEGMENT_COLUMNS):
+            self._find("malformed", "segments: columns of different lengths", run.run_id)
+            return
+        if run.closed is not None and event.stage:
+            self._find("after_close", f"{len(event.stage)} segments after run_closed", run.run_id)
+        if run.event_ns is not None and event.ts_mono_ns < run.event_ns:
+            what = f"segments written at {event.ts_mono_ns} ns, after some written at {run.event_ns} ns"
+            self._find("clock", what, run.run_id)
+        run.event_ns = event.ts_mono_ns
+        rows = zip(event.stage, event.part, event.start_ns, event.end_ns, event.visit, strict=True)
+        for stage, part, start, end, visit in rows:
+            self._segment(run, stage, part, start, end)
+            if visit is not None:
+                run.used.setdefault(visit, self._line)
+        if event.stage and event.end_ns[-1] > event.ts_mono_ns:
+            what = f"a segment ends at {event.end_ns[-1]} ns, after it was written ({event.ts_mono_ns} ns)"
+            self._find("clock", what, run.run_id)
+        run.open = event.open is not None
+        if event.open is not None:
+            self._words(run, event.open.stage, event.open.part)
+
+    def _segment(self, run: _Seen, stage: str, part: str | None, start: int, end: int) -> None:
+        self._words(run, stage, part)
+        if end < start:
+            self._find("negative", f"{stage} from {start} to {end}: {end - start} ns", run.run_id)
+        if run.last_ns is None:
+            run.first_ns = start
+        elif start > run.last_ns:
+            what = f"{start - run.last_ns} ns between {run.last_ns} and {start} ({stage})"
+            self._find("gap", what, run.run_id)
+        elif start < run.last_ns:
+            what = f"{stage} starts at {start}, {run.last_ns - start} ns before the end of the one before"
+            self._find("overlap", what, run.run_id)
+        run.last_ns = end
+        run.total_ns += end - start
+        run.count += 1
+
+    def _words(self, run: _Seen, stage: str | None, part: str | None) -> None:
+        try:
+            sets.check(str(stage), part)
+        except ValueError as error:
+            self._find("unknown_stage", str(error), run.run_id)
+
+    def _word(self, run: _Seen, name: str, value: str | None, known: Iterable[str]) -> None:
+        if value is not None and value not in known:
+            self._find("unknown_word", f"{name} {value!r} is not one of: {', '.join(known)}", run.run_id)
+
+    def _visits(self, run: _Seen, event: events.Visits) -> None:
+        if not even(event, VISIT_COLUMNS):
+            self._find("malformed", "visits: columns of different lengths", run.run_id)
+            return
+        columns = zip(
+            event.visit,
+            event.node_id,
+            event.kind,
+            event.start_ns,
+            event.end_ns,
+            event.stage,
+            event.origin,
+            strict=True,
+        )
+        for visit, node, kind, start, end, stage, origin in columns:
+            if visit in run.visits:
+                self._find("visit_twice", f"visit {visit} is told twice", run.run_id)
+            run.visits[visit] = (self._line, start, end)
+            if end < start:
+                self._find("negative", f"visit {visit} from {start} to {end}: {end - start} ns", run.run_id)
+            if kind == "executed" and node in run.cached:
+                what = f"node {node} was cached at the start and executed in visit {visit}"
+                self._find("cached_and_executed", what, run.run_id)
+            self._word(run, "kind", kind, sets.VISIT_KINDS)
+            self._word(run, "origin", origin, sets.ORIGINS)
+            if stage is not None:
+                self._words(run, stage, None)
+
+    def _spans(self, run: _Seen, event: events.Spans) -> None:
+        if not even(event, SPAN_COLUMNS):
+            self._find("malformed", "spans: columns of different lengths", run.run_id)
+            return
+        rows = zip(event.lane, event.stage, event.start_ns, event.end_ns, strict=True)
+        for lane, stage, start, end in rows:
+            if end < start:
+                self._find("negative", f"span {lane} from {start} to {end}: {end - start} ns", run.run_id)
+            if stage is not None:
+                self._words(run, stage, None)
+
+    def _artifact(self, run: _Seen, event: events.Artifact) -> None:
+        self._word(run, "state", event.state, sets.ARTIFACT_STATES)
+
+    def _closed(self, run: _Seen, event: events.RunClosed) -> None:
+        if run.closed is not None:
+            self._find("closed_twice", "a second run_closed", run.run_id)
+            return
+        run.closed, run.file, run.line = event, self._file, self._line
+        self._open -= 1
+        self._last_closed_start = max(self._last_closed_start, run.started)
+        self._word(run, "outcome", event.outcome, sets.OUTCOMES)
+        self._word(run, "cause", event.cause, sets.CAUSES)
+        if event.outcome is None:
+            self._find("unknown_word", "run_closed without an outcome", run.run_id)
+
+    def _check_closed(self, run: _Seen, closed: events.RunClosed) -> None:
+        name = run.run_id
+        if not run.accepted:
+            self._find("missing_start", "closed, and never accepted", name)
+        if run.open:
+            self._find("missing_end", "closed with a segment still open", name)
+        if closed.segment_count is not None and closed.segment_count != run.count:
+            what = f"{closed.segment_count} segments were written, {run.count} are there"
+            self._find("segment_count", what, name)
+        if closed.accepted_ns is None or closed.finished_ns is None:
+            self._find("missing_end", "closed without its bounds", name)
+            return
+        took = closed.finished_ns - closed.accepted_ns
+        if run.total_ns != took:
+            what = f"segments add up to {run.total_ns} ns, the run took {took} ns"
+            self._find("sum", what, name)
+        if run.count and (run.first_ns, run.last_ns) != (closed.accepted_ns, closed.finished_ns):
+            bounds = f"{closed.accepted_ns}-{closed.finished_ns}"
+            self._find("bounds", f"segments fill {run.first_ns}-{run.last_ns}, the run {bounds}", name)
+        for visit, (line, start, end) in run.visits.items():
+            if start < closed.accepted_ns or end > closed.finished_ns:
+                self._find("visit_outside", f"visit {visit} lies outside its run", name, line)
+        for visit, line in run.used.items():
+            if visit not in run.visits:
+                self._find("visit_missing", f"segments name visit {visit}, which is not told", name, line)
+
+
+def _brief(detail: Any) -> str:
+    if isinstance(detail, dict):
+        return ", ".join(f"{key} {value}" for key, value in detail.items())
+    return str(detail)
+
+
+def of_problem(problem: Problem) -> Finding:
+    """A line that could not be read, as a finding."""
+    severity = "note" if problem.kind in NOTES else "error"
+    what = problem.what
+    if problem.kind.startswith("torn"):
+        where = "last line" if problem.kind == "torn_last" else "line in the middle"
+        what = f"{where} is torn: {what}"
+    return Finding(problem.kind, severity, None, problem.file, problem.line, what)
+
+
+def audit(ledger: pathlib.Path) -> list[Finding]:
+    """Everything found in the journals of `ledger`, in the order of files and lines."""
+    found: list[Finding] = []
+    for source in sources(ledger):
+        auditor = Auditor()
+        for file, line, event in source.read():
+            auditor.take(file, line, event)
+        mine = auditor.finish() + [of_problem(p) for p in source.problems]
+        order = {str(path): at for at, path in enumerate(source.paths)}
+        found += sorted(mine, key=lambda f: (order.get(f.file, -1), f.line))
+    return found

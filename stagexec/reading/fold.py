@@ -1,0 +1,217 @@
+"""Fold the events of one journal into runs; close the runs that a dead process left open."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from stagexec.reading import alive, events
+from stagexec.reading.journal import Source
+from stagexec.reading.runs import SPAN_COLUMNS, VISIT_COLUMNS, Process, Run, even
+
+LIVE_WITHIN_NS = 10_000_000_000
+"""A journal is live only if its last event is younger than this: a heartbeat comes every second."""
+
+Alive = Callable[["str | None", "int | None"], bool]
+
+
+class Fold:
+    """The runs of one journal, in the order in which they were first heard of."""
+
+    def __init__(self, file: str) -> None:
+        self.process = Process(file)
+        self.runs: dict[str, Run] = {}
+        self._take: dict[type[events.Event], Callable[[Any], None]] = {
+            events.ProcessStart: self._process_start,
+            events.HostFacts: self._host_facts,
+            events.Seams: self._seams,
+            events.Heartbeat: self._heartbeat,
+            events.LostEvents: self._lost_events,
+            events.ProcessEnd: self._process_end,
+            events.Mark: self._mark,
+        }
+        self._take_run: dict[type[events.Event], Callable[[Run, Any], None]] = {
+            events.RunAccepted: _accepted,
+            events.RunStarted: _started,
+            events.Cached: _cached,
+            events.GraphGrowth: _growth,
+            events.Segments: _segments,
+            events.Visits: _visits,
+            events.Spans: _spans,
+            events.Artifact: _artifact,
+            events.RunExecuted: _executed,
+            events.RunClosed: _closed,
+        }
+
+    def take(self, event: events.Event) -> None:
+        """Add one event, in the order of the file."""
+        self.process.last_ns = max(self.process.last_ns, event.ts_mono_ns)
+        kind = type(event)
+        of_process = self._take.get(kind)
+        if of_process is not None:
+            of_process(event)
+        elif event.run_id is not None:
+            run = self._run(event.run_id)
+            if event.condition_id is not None:
+                run.condition_id = event.condition_id
+            self._take_run[kind](run, event)
+
+    def finish(self, now_wall_ns: int, is_alive: Alive) -> list[Run]:
+        """Close what is left open, as of wall time `now_wall_ns`, and hand out all runs."""
+        left = [run for run in self.runs.values() if run.closed is None]
+        self.process.live = bool(left) and self._is_live(now_wall_ns, is_alive)
+        for run in left:
+            _complete(run, self.process.last_ns)
+            if not self.process.live:
+                _lose(run)
+        return list(self.runs.values())
+
+    def _is_live(self, now_wall_ns: int, is_alive: Alive) -> bool:
+        start = self.process.start
+        last = self.process.wall_ns(self.process.last_ns)
+        if self.process.end is not None or start is None or last is None:
+            return False
+        return now_wall_ns - last < LIVE_WITHIN_NS and is_alive(start.hostname, start.pid)
+
+    def _run(self, run_id: str) -> Run:
+        run = self.runs.get(run_id)
+        if run is None:
+            run = self.runs[run_id] = Run(run_id, self.process)
+        return run
+
+    def _process_start(self, event: events.ProcessStart) -> None:
+        # A journal that had to be made anew begins with its head again.
+        self.process.start = self.process.start or event
+
+    def _host_facts(self, event: events.HostFacts) -> None:
+        self.process.host = event
+
+    def _seams(self, event: events.Seams) -> None:
+        self.process.seams = event.seams
+
+    def _heartbeat(self, event: events.Heartbeat) -> None:
+        for row in event.open:
+            run = self.runs.get(row.run_id)
+            if run is None:
+                continue
+            if run.opens and run.opens[-1].start_ns == row.start_ns:
+                run.opens.pop()  # the same segment seen again: a long one must not pile up
+            where = (row.stage, row.part, row.start_ns, row.visit, row.seam, row.node_id, row.node_class)
+            run.opens.append(events.Open(*where))
+
+    def _lost_events(self, event: events.LostEvents) -> None:
+        self.process.lost_events += event.count
+
+    def _process_end(self, event: events.ProcessEnd) -> None:
+        self.process.end = event
+
+    def _mark(self, event: events.Mark) -> None:
+        if event.run_id is not None:
+            self._run(event.run_id).marks.append(event)
+        elif event.name == "fault":
+            self.process.faults.append(event)
+
+
+def _accepted(run: Run, event: events.RunAccepted) -> None:
+    run.accepted = event
+    run.opens.append(events.Open("queue_wait", None, event.ts_mono_ns))
+
+
+def _started(run: Run, event: events.RunStarted) -> None:
+    run.started = event
+    run.opens.append(events.Open("executor_prepare", "plan", event.ts_mono_ns))
+
+
+def _cached(run: Run, event: events.Cached) -> None:
+    run.cached.extend(event.nodes)
+
+
+def _growth(run: Run, event: events.GraphGrowth) -> None:
+    run.growth.append(event)
+
+
+def _segments(run: Run, event: events.Segments) -> None:
+    if not run.segments.extend(event):
+        run.notes.append("a segments event with columns of different lengths was left out")
+    elif event.open is not None:
+        run.opens = [event.open]
+    elif event.stage:
+        run.opens = []
+
+
+def _visits(run: Run, event: events.Visits) -> None:
+    if even(event, VISIT_COLUMNS):
+        run.visit_events.append(event)
+    else:
+        run.notes.append("a visits event with columns of different lengths was left out")
+
+
+def _spans(run: Run, event: events.Spans) -> None:
+    if even(event, SPAN_COLUMNS):
+        run.span_events.append(event)
+    else:
+        run.notes.append("a spans event with columns of different lengths was left out")
+
+
+def _artifact(run: Run, event: events.Artifact) -> None:
+    run.artifacts.append(event)
+
+
+def _executed(run: Run, event: events.RunExecuted) -> None:
+    run.executed = event
+
+
+def _closed(run: Run, event: events.RunClosed) -> None:
+    run.closed = event
+    run.outcome, run.cause, run.error = event.outcome, event.cause, event.error
+
+
+def _complete(run: Run, last_ns: int) -> None:
+    """Close what was last seen open at the last sign of life.
+
+    A heartbeat may know a later open segment than the last one written: what lies between is then
+    counted as what was open before, which is the most that the journal knows of it.
+    """
+    written = run.segments.end_ns[-1] if len(run.segments) else None
+    chain: list[events.Open] = []
+    for seen in run.opens:
+        if written is not None and seen.start_ns < written:
+            continue
+        while chain and chain[-1].start_ns >= seen.start_ns:
+            chain.pop()
+        chain.append(seen)
+    if not chain:
+        return
+    if written is not None and chain[0].start_ns > written:
+        chain[0].start_ns = written
+    ends = [later.start_ns for later in chain[1:]]
+    # An open segment may be written with a time later than its line's own: it then has no length yet.
+    ends.append(max(last_ns, chain[-1].start_ns))
+    for seen, end in zip(chain, ends, strict=True):
+        run.segments.append(seen, end)
+    run.at_end = chain[-1]
+    if len(chain) > 1 and written is not None:
+        run.notes.append(f"stages after {written} ns are known from signs of life alone")
+
+
+def _lose(run: Run) -> None:
+    run.outcome, run.cause = "lost", "process_died"
+    last = run.at_end
+    error = events.ErrorInfo(cause="process_died")
+    if run.executed is not None:
+        error.stage = "delivery_commit"
+    elif last is not None:
+        error.stage, error.visit = last.stage, last.visit
+        error.node_id, error.node_class = last.node_id, last.node_class
+    elif len(run.segments):
+        error.stage = run.segments.stage[-1]
+    run.error = error
+
+
+def fold(source: Source, now_wall_ns: int | None = None, is_alive: Alive = alive.is_alive) -> list[Run]:
+    """All runs of one journal. `now_wall_ns`: now, in ns since 1970; by default the machine's clock."""
+    folded = Fold(str(source.paths[0]))
+    for _, _, event in source.read():
+        folded.take(event)
+    return folded.finish(time.time_ns() if now_wall_ns is None else now_wall_ns, is_alive)

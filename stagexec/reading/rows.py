@@ -1,0 +1,147 @@
+"""A run as JSON: the row of `runs` and the object of `show`, field by field as the contract says."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import msgspec
+
+from stagexec.reading import derive, events
+from stagexec.reading.graph import Graph
+from stagexec.reading.runs import NO_DEVICE, Run, Visit
+
+
+def iso(wall_ns: int | None) -> str | None:
+    """ISO-8601 UTC text, to the microsecond, of nanoseconds since 1970."""
+    if wall_ns is None:
+        return None
+    seconds, rest = divmod(wall_ns, 1_000_000_000)
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{rest // 1000:06d}Z"
+
+
+def accepted_wall_ns(run: Run) -> int | None:
+    """When the run was accepted, in ns since 1970; None without an anchor pair."""
+    return run.process.wall_ns(run.accepted_ns)
+
+
+def device_reason(run: Run) -> str:
+    """Why device figures are null."""
+    return NO_DEVICE.format(timing=run.process.timing or "unknown")
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """The row of `runs`. Times in ns; null where the journal does not know."""
+    return _summary(run, run.visits(), Graph(run))
+
+
+def _summary(run: Run, visits: list[Visit], graph: Graph) -> dict[str, Any]:
+    process, error = run.process, run.error
+    cancel, stopped = run.cancel_ns, run.stopped_ns
+    asked = process.start.executor_asked if process.start else None
+    return {
+        "run_id": run.run_id,
+        "prompt_id": run.prompt_id,
+        "condition_id": run.condition_id,
+        "outcome": run.outcome,
+        "cause": run.cause,
+        "error_stage": error.stage if error else None,
+        "error_node": error.node_id if error else None,
+        "startup_class": run.started.startup_class if run.started else None,
+        "executor": process.host.executor if process.host else asked,
+        "timing": process.timing,
+        "accepted_wall": iso(accepted_wall_ns(run)),
+        "total_ns": run.segments.total_ns(),
+        "device_ns": None,
+        "device_reason": device_reason(run),
+        "validate_ns": run.accepted.validate_ns if run.accepted else None,
+        "stages": derive.stage_times(run),
+        "wasted_ns": derive.wasted_ns(run, visits, graph),
+        "wasted_kind": derive.WASTED_KIND,
+        "cancel_latency_ns": stopped - cancel if cancel is not None and stopped is not None else None,
+        "host_version": process.host.host_version if process.host else None,
+    }
+
+
+def detail(run: Run) -> dict[str, Any]:
+    """The object of `show`: the row of `runs` and everything below it. Times in ns, absolute on the
+    process's monotonic clock, except `ready_ns` of artifacts: since the run was accepted."""
+    visits, graph = run.visits(), Graph(run)
+    times = derive.visit_times(run)
+    found_spans = derive.spans(run)
+    return {
+        **_summary(run, visits, graph),
+        "accepted_mono_ns": run.accepted_ns,
+        "finished_mono_ns": run.finished_ns,
+        "error": msgspec.to_builtins(run.error) if run.error else None,
+        "host_status": run.executed.host_status if run.executed else None,
+        "segments": [
+            {"stage": stage, "part": part, "start_ns": start, "end_ns": end, "visit": visit, "seam": seam}
+            for stage, part, start, end, visit, seam in run.segments.rows()
+        ],
+        "visits": [_visit(v, times.get(v.visit)) for v in visits],
+        "spans": found_spans,
+        "concurrency": derive.concurrency(found_spans),
+        **derive.node_lists(run, visits, graph),
+        "rollup": derive.rollup(visits, times, graph),
+        "blocked": run.executed.blocked if run.executed else [],
+        "artifacts": [_artifact(a, run.accepted_ns) for a in run.artifacts],
+        "memory": (run.executed.memory or {}) if run.executed else {},
+        "marks": [_mark(m) for m in run.marks if m.name != "fault"],
+        "faults": [_mark(m) for m in run.marks if m.name == "fault"],
+        "seams": run.process.seams,
+        "executor_reason": run.process.host.executor_reason if run.process.host else None,
+        "journal": run.process.file,
+        "lost_events": run.process.lost_events,
+        "notes": run.notes,
+    }
+
+
+def _visit(visit: Visit, time: derive.VisitTime | None) -> dict[str, Any]:
+    stage, origin = derive.stage_and_origin(visit, time)
+    return {
+        "visit": visit.visit,
+        "node_id": visit.node_id,
+        "class_type": visit.class_type,
+        "kind": visit.kind,
+        "stage": stage,
+        "origin": origin,
+        "self_ns": time.self_ns if time else 0,
+        "device_ns": None,
+        "list_index": visit.list_index,
+        "parent": visit.parent,
+        "calls": visit.calls,
+        "start_ns": visit.start_ns,
+        "end_ns": visit.end_ns,
+        "ui": visit.ui,
+    }
+
+
+def _artifact(artifact: events.Artifact, accepted_ns: int) -> dict[str, Any]:
+    ready = artifact.ready_mono_ns
+    return {
+        "path": artifact.artifact,
+        "bytes": artifact.bytes,
+        "sha256": artifact.sha256,
+        "state": artifact.state,
+        "ready_ns": None if ready is None else ready - accepted_ns,
+        "reason": artifact.reason,
+        "media": artifact.media,
+        "orphan": artifact.orphan,
+        "cached": artifact.cached,
+        "node_id": artifact.node_id,
+        "first_bad": artifact.first_bad,
+    }
+
+
+def _mark(mark: events.Mark) -> dict[str, Any]:
+    return {
+        "name": mark.name,
+        "at_ns": mark.ts_mono_ns,
+        "stage": mark.stage_id,
+        "visit": mark.visit,
+        "node_id": mark.node_id,
+        "node_class": mark.node_class,
+        "detail": mark.detail,
+    }

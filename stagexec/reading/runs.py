@@ -1,0 +1,205 @@
+"""What a journal tells, as nouns: processes, runs, segments, visits."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from stagexec.reading import events
+
+NO_DEVICE = "no device events in timing mode {timing}"
+
+
+class Columns:
+    """Closed segments of one run in order of time, one list a field: lighter than an object each."""
+
+    __slots__ = ("end_ns", "part", "seam", "stage", "start_ns", "visit")
+
+    def __init__(self) -> None:
+        self.stage: list[str] = []
+        self.part: list[str | None] = []
+        self.start_ns: list[int] = []
+        self.end_ns: list[int] = []
+        self.visit: list[int | None] = []
+        self.seam: list[str | None] = []
+
+    def extend(self, event: events.Segments) -> bool:
+        """Take the columns of `event`; False, and nothing taken, when they differ in length."""
+        size = len(event.stage)
+        if any(len(getattr(event, name)) != size for name in self.__slots__):
+            return False
+        for name in self.__slots__:
+            getattr(self, name).extend(getattr(event, name))
+        return True
+
+    def append(self, open_: events.Open, end_ns: int) -> None:
+        """Close an open segment at `end_ns`."""
+        self.stage.append(open_.stage)
+        self.part.append(open_.part)
+        self.start_ns.append(open_.start_ns)
+        self.end_ns.append(end_ns)
+        self.visit.append(open_.visit)
+        self.seam.append(open_.seam)
+
+    def __len__(self) -> int:
+        return len(self.stage)
+
+    def rows(self) -> Iterator[tuple[str, str | None, int, int, int | None, str | None]]:
+        """Each segment as (stage, part, start_ns, end_ns, visit, seam)."""
+        return zip(self.stage, self.part, self.start_ns, self.end_ns, self.visit, self.seam, strict=True)
+
+    def total_ns(self) -> int:
+        """The exact sum of all lengths."""
+        return sum(self.end_ns) - sum(self.start_ns)
+
+
+@dataclasses.dataclass(slots=True)
+class Process:
+    """One process that wrote a journal, as far as its file tells."""
+
+    file: str
+    start: events.ProcessStart | None = None
+    host: events.HostFacts | None = None
+    seams: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    faults: list[events.Mark] = dataclasses.field(default_factory=list)
+    end: events.ProcessEnd | None = None
+    last_ns: int = 0
+    """The last sign of life: the latest time of any event."""
+    lost_events: int = 0
+    live: bool = False
+
+    @property
+    def timing(self) -> str | None:
+        """The timing mode; None when the head of the journal is missing."""
+        return self.start.timing if self.start else None
+
+    def wall_ns(self, mono_ns: int) -> int | None:
+        """Nanoseconds since 1970 for a monotonic time of this process; None without an anchor pair."""
+        if self.start is None or self.start.ts_wall is None:
+            return None
+        return self.start.ts_wall + mono_ns - self.start.ts_mono_ns
+
+
+@dataclasses.dataclass(slots=True)
+class Visit:
+    """One attempt to execute one node. Times in ns; `self_ns` counts main-lane segments alone."""
+
+    visit: int
+    node_id: str | None
+    class_type: str | None
+    kind: str
+    list_index: int | None
+    calls: int | None
+    parent: str | None
+    start_ns: int
+    end_ns: int
+    class_stage: str | None
+    class_origin: str | None
+    ui: bool | None
+
+
+@dataclasses.dataclass(slots=True)
+class Run:
+    """One prompt, folded from its events. `outcome` is None while the run is still under way."""
+
+    run_id: str
+    process: Process
+    condition_id: str | None = None
+    accepted: events.RunAccepted | None = None
+    started: events.RunStarted | None = None
+    cached: list[str] = dataclasses.field(default_factory=list)
+    growth: list[events.GraphGrowth] = dataclasses.field(default_factory=list)
+    segments: Columns = dataclasses.field(default_factory=Columns)
+    visit_events: list[events.Visits] = dataclasses.field(default_factory=list)
+    span_events: list[events.Spans] = dataclasses.field(default_factory=list)
+    marks: list[events.Mark] = dataclasses.field(default_factory=list)
+    artifacts: list[events.Artifact] = dataclasses.field(default_factory=list)
+    executed: events.RunExecuted | None = None
+    closed: events.RunClosed | None = None
+    opens: list[events.Open] = dataclasses.field(default_factory=list)
+    """What was seen open since the last segment was written, oldest first."""
+    at_end: events.Open | None = None
+    """What was open at the last sign of life of a run that was never closed."""
+    outcome: str | None = None
+    cause: str | None = None
+    error: events.ErrorInfo | None = None
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def prompt_id(self) -> str | None:
+        """The host's id of the prompt."""
+        return self.accepted.prompt_id if self.accepted else None
+
+    @property
+    def accepted_ns(self) -> int:
+        """When the run began: the start of its first segment (monotonic ns)."""
+        if len(self.segments):
+            return self.segments.start_ns[0]
+        return self.accepted.ts_mono_ns if self.accepted else self.process.last_ns
+
+    @property
+    def finished_ns(self) -> int | None:
+        """When the run ended; None while it is under way."""
+        if self.outcome is None:
+            return None
+        return self.segments.end_ns[-1] if len(self.segments) else self.accepted_ns
+
+    @property
+    def cancel_ns(self) -> int | None:
+        """When a person asked to cancel, by whichever event tells it first."""
+        if self.closed is not None and self.closed.cancel_ns is not None:
+            return self.closed.cancel_ns
+        if self.executed is not None and self.executed.cancel_ns is not None:
+            return self.executed.cancel_ns
+        return next((m.ts_mono_ns for m in self.marks if m.name == "cancel_requested"), None)
+
+    @property
+    def stopped_ns(self) -> int | None:
+        """When execution stopped; None when it never did."""
+        if self.closed is not None and self.closed.stopped_ns is not None:
+            return self.closed.stopped_ns
+        return self.executed.stopped_ns if self.executed else None
+
+    def visits(self) -> list[Visit]:
+        """The visits in order of their end; the one cut off by the process's death is last, `pending`."""
+        found: list[Visit] = []
+        for event in self.visit_events:
+            found.extend(map(Visit, *visit_columns(event)))
+        cut = self.at_end
+        if cut is not None and cut.visit is not None and all(v.visit != cut.visit for v in found):
+            found.append(self._cut_off(cut, cut.visit))
+        return found
+
+    def _cut_off(self, open_: events.Open, visit: int) -> Visit:
+        rows = self.segments
+        start = rows.start_ns[rows.visit.index(visit)]
+        node, name, kind = open_.node_id, open_.node_class, "pending"
+        return Visit(visit, node, name, kind, None, None, None, start, rows.end_ns[-1], None, None, None)
+
+
+VISIT_COLUMNS = (
+    "visit",
+    "node_id",
+    "node_class",
+    "kind",
+    "list_index",
+    "calls",
+    "parent",
+    "start_ns",
+    "end_ns",
+    "stage",
+    "origin",
+    "ui",
+)
+SPAN_COLUMNS = ("lane", "stage", "name", "visit", "start_ns", "end_ns", "detail")
+
+
+def visit_columns(event: events.Visits) -> list[list[Any]]:
+    """The columns of a `visits` event in the order of Visit's fields."""
+    return [getattr(event, name) for name in VISIT_COLUMNS]
+
+
+def even(event: events.Event, names: tuple[str, ...]) -> bool:
+    """Whether the named columns of `event` have one length."""
+    return len({len(getattr(event, name)) for name in names}) == 1
