@@ -1,0 +1,1 @@
+"""Questions put to runs: what made one faster than another, and more to come."""

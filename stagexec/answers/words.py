@@ -1,0 +1,44 @@
+"""Times, shares and counts as people say them."""
+
+from __future__ import annotations
+
+
+def human(ns: int | None) -> str:
+    """A duration in ms, s, min or h, three digits or so; `-` for None."""
+    if ns is None:
+        return "-"
+    if ns < 0:
+        return "-" + human(-ns)
+    if ns == 0:
+        return "0 s"
+    if ns < 1_000_000_000:
+        ms = ns / 1e6
+        return f"{ms:.0f} ms" if ms >= 100 else f"{ms:.1f} ms" if ms >= 10 else f"{ms:.2f} ms"
+    if ns < 60_000_000_000:
+        return f"{ns / 1e9:.2f} s"
+    seconds = ns // 1_000_000_000
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60:02d} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
+
+
+def percent(share: float | None) -> str:
+    """A share of 1 as a percentage without decimals; `-` for None."""
+    return "-" if share is None else f"{share * 100:.0f}%"
+
+
+def size(count: int | None) -> str:
+    """A number of bytes in B, kB, MB or GB; `-` for None."""
+    if count is None:
+        return "-"
+    amount = float(count)
+    for unit in ("B", "kB", "MB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} GB"
+
+
+def nodes(count: int) -> str:
+    """`1 node`, `7 nodes`."""
+    return "1 node" if count == 1 else f"{count} nodes"

@@ -1,0 +1,49 @@
+"""The `stagexec` command: a verb a file, each imported only when it is called."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+from stagexec import __version__
+
+VERBS = {
+    "demo": "Set up what is missing and run the demo.",
+    "runs": "List the runs of the ledger.",
+    "show": "Show one run in full.",
+    "diff": "Say what made one run faster than another.",
+    "audit": "Look for contradictions in the journal.",
+    "doctor": "Show the host's facts and the state of every seam.",
+}
+"""verb -> help line. The verb's command is `command` in `stagexec.cli.<verb>`."""
+
+
+class Verbs(click.Group):
+    """A group that knows its verbs by name, so that `--help` imports none of them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The verbs, in the order of the table."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one verb; None for a word that is none."""
+        if cmd_name not in VERBS:
+            return None
+        found = importlib.import_module(f"stagexec.cli.{cmd_name}").command
+        assert isinstance(found, click.Command)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The table of verbs, from VERBS alone."""
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="stagexec")
+def command() -> None:
+    """Read the ledger that `python -m stagexec.main` keeps of every ComfyUI run.
+
+    A RUN is a run's id, a unique prefix of it, a prompt_id, `last` or `last~N`.
+    """

@@ -1,0 +1,24 @@
+"""`stagexec audit`: contradictions in the journal; exit code 1 if there are any."""
+
+from __future__ import annotations
+
+import click
+
+from stagexec.cli import common
+from stagexec.reading import audit
+
+
+@click.command("audit")
+@common.ledger_option
+@common.json_option
+def command(ledger: str | None, as_json: bool) -> None:
+    """Look for contradictions in the journal. Exit code 1 if there are any."""
+    findings = audit.audit(common.ledger_path(ledger))
+    if as_json:
+        common.print_json(findings)
+    else:
+        from stagexec.views import text
+
+        text.print_findings(text.console(), findings)
+    if any(found.severity == "error" for found in findings):
+        raise SystemExit(1)

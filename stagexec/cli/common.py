@@ -1,0 +1,72 @@
+"""What the verbs share: the ledger option, loading, finding a run, JSON on standard output."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from stagexec.reading import store
+from stagexec.reading.runs import Run
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class BadInput(click.ClickException):
+    """A user's mistake: one line, exit code 2."""
+
+    exit_code = 2
+
+
+def ledger_option(function: F) -> F:
+    """`--ledger DIR`, given to the verb as `ledger`."""
+    text = "Ledger folder; by default $STAGEXEC_LEDGER, else the host's."
+    return click.option("--ledger", metavar="DIR", help=text)(function)
+
+
+def json_option(function: F) -> F:
+    """`--json`, given to the verb as `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, times in ns.")(function)
+
+
+def ledger_path(ledger: str | None) -> pathlib.Path:
+    """The ledger's folder. A folder that was named and is not there is the user's mistake."""
+    from stagexec.record.paths import ledger_folder
+
+    folder = ledger_folder(ledger)
+    if ledger is not None and not folder.is_dir():
+        raise BadInput(f"no ledger folder {folder}")
+    return folder
+
+
+def load(ledger: str | None) -> store.Store:
+    """All runs of the ledger; what could not be read is named on standard error."""
+    folder = ledger_path(ledger)
+    loaded = store.load(folder)
+    for problem in loaded.problems:
+        if problem.kind == "unreadable":
+            click.echo(f"stagexec: {problem.file}: {problem.what}", err=True)
+    odd = sum(p.kind not in ("unreadable", "torn_last") for p in loaded.problems)
+    if odd:
+        click.echo(
+            f"stagexec: {odd} lines of the journal were left out; `stagexec audit` names them", err=True
+        )
+    if not loaded.runs:
+        click.echo(f"stagexec: no runs in {folder}", err=True)
+    return loaded
+
+
+def find(loaded: store.Store, name: str) -> Run:
+    """The run that `name` means; a name of none or of many is the user's mistake."""
+    try:
+        return loaded.find(name)
+    except store.NoSuchRun as error:
+        raise BadInput(str(error)) from None
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on a line of standard output."""
+    click.echo(msgspec.json.encode(value).decode())

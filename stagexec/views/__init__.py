@@ -1,0 +1,1 @@
+"""Answers as text, pages and files of other formats."""

@@ -1,0 +1,292 @@
+"""Runs, differences, findings and the doctor's report for a terminal."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from stagexec.answers.explain import Difference
+from stagexec.answers.words import human, percent, size
+from stagexec.reading.audit import Finding
+
+BAR_CELLS = 30
+MOST_VISITS = 40
+PIPED_COLUMNS = 160
+"""Width where there is no terminal to ask: rich's own 80 would cut columns off."""
+
+OUTCOME_STYLES = {
+    "success": "green",
+    "success_empty": "yellow",
+    "success_unverified": "yellow",
+    "partial": "yellow",
+    "failed": "red",
+    "cancelled": "magenta",
+    "lost": "red",
+}
+
+
+def console() -> Console:
+    """A console on standard output."""
+    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else PIPED_COLUMNS, highlight=False)
+
+
+def text(value: Any) -> str:
+    """User data, made safe for rich; `-` for None."""
+    return "-" if value is None else escape(str(value))
+
+
+def _table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    return table
+
+
+def _outcome(row: dict[str, Any]) -> str:
+    name = row["outcome"]
+    if name is None:
+        return "[cyan]running[/]"
+    style = OUTCOME_STYLES.get(name, "red")
+    cause = f" ({text(row['cause'])})" if row["cause"] else ""
+    return f"[{style}]{text(name)}[/]{cause}"
+
+
+def print_runs(out: Console, rows: list[dict[str, Any]]) -> None:
+    """One line a run. `rows` as `runs --json` gives them."""
+    table = _table(
+        "run",
+        "accepted (UTC)",
+        "outcome",
+        "where",
+        "total",
+        "wasted",
+        "most time in",
+        right=("total", "wasted"),
+    )
+    for row in rows:
+        stage, spent = max(row["stages"].items(), key=lambda item: item[1], default=("-", 0))
+        where = "-" if row["error_stage"] is None else text(row["error_stage"])
+        if row["error_node"] is not None:
+            where += f", node {text(row['error_node'])}"
+        share = percent(spent / row["total_ns"]) if row["total_ns"] else ""
+        table.add_row(
+            text(row["run_id"][:8]),
+            text((row["accepted_wall"] or "-")[:19].replace("T", " ")),
+            _outcome(row),
+            where,
+            human(row["total_ns"]),
+            human(row["wasted_ns"]) if row["wasted_ns"] else "-",
+            f"{text(stage)} {share}",
+        )
+    out.print(table)
+
+
+def print_run(out: Console, run: dict[str, Any], all_visits: bool = False) -> None:
+    """Everything of one run. `run` as `show --json` gives it."""
+    out.print(f"[bold]run {text(run['run_id'])}[/]  {_outcome(run)}")
+    out.print(
+        f"prompt {text(run['prompt_id'])}, accepted {text(run['accepted_wall'])}, "
+        f"{text(run['startup_class'])}, executor {text(run['executor'])}, timing {text(run['timing'])}, "
+        f"host {text(run['host_version'])}"
+    )
+    print_stages(out, run)
+    _print_error(out, run)
+    _print_visits(out, run, all_visits)
+    _print_spans(out, run)
+    _print_artifacts(out, run)
+    _print_nodes(out, run)
+    _print_remarks(out, run)
+
+
+def print_stages(out: Console, run: dict[str, Any]) -> None:
+    """The ledger as bars that add up to the total, with the sum spelled out."""
+    total = run["total_ns"]
+    table = _table("stage", "time", "share", "", right=("time", "share"))
+    for stage, spent in run["stages"].items():
+        share = spent / total if total else 0.0
+        table.add_row(text(stage), human(spent), percent(share), "█" * round(share * BAR_CELLS) or "▏")
+    out.print(table)
+    added = sum(run["stages"].values())
+    out.print(f"sum of {len(run['segments'])} segments {added} ns = total {total} ns ({human(total)})")
+    if run["wasted_ns"]:
+        out.print(f"wasted {human(run['wasted_ns'])} ({text(run['wasted_kind'])})")
+    if run["cancel_latency_ns"] is not None:
+        out.print(f"stopped {human(run['cancel_latency_ns'])} after the cancel was asked")
+
+
+def _print_error(out: Console, run: dict[str, Any]) -> None:
+    error = run["error"]
+    if error is None:
+        return
+    place = [f"stage {text(error['stage'])}"]
+    if error["node_id"] is not None:
+        place.append(f"node {text(error['node_id'])} ({text(error['node_class'])})")
+    if error["visit"] is not None:
+        place.append(f"visit {error['visit']}")
+    if error["list_index"] is not None:
+        place.append(f"list item {error['list_index']}")
+    out.print(f"[red]ended in[/] {', '.join(place)}")
+    if error["exception_type"] or error["message"]:
+        out.print(f"  {text(error['exception_type'])}: {text(error['message'])}")
+
+
+def _print_visits(out: Console, run: dict[str, Any], all_visits: bool) -> None:
+    visits = run["visits"]
+    if not visits:
+        return
+    shown = visits
+    if not all_visits and len(visits) > MOST_VISITS:
+        longest = sorted(visits, key=lambda v: -v["self_ns"])[:MOST_VISITS]
+        shown = sorted(longest, key=lambda v: int(v["visit"]))
+    table = _table("visit", "node", "class", "kind", "stage", "origin", "self", right=("visit", "self"))
+    for v in shown:
+        node = text(v["node_id"]) + (f" (from {text(v['parent'])})" if v["parent"] is not None else "")
+        kind = text(v["kind"]) + (f" at item {v['list_index']}" if v["list_index"] is not None else "")
+        where = (text(v["stage"]), text(v["origin"]))
+        table.add_row(str(v["visit"]), node, text(v["class_type"]), kind, *where, human(v["self_ns"]))
+    out.print(table)
+    if len(shown) < len(visits):
+        rest = sum(v["self_ns"] for v in visits) - sum(v["self_ns"] for v in shown)
+        out.print(f"and {len(visits) - len(shown)} shorter visits, {human(rest)} together (--all shows them)")
+
+
+def _print_spans(out: Console, run: dict[str, Any]) -> None:
+    if not run["spans"]:
+        return
+    table = _table("lane", "span", "stage", "start", "length", right=("start", "length"))
+    for span in run["spans"][:MOST_VISITS]:
+        table.add_row(
+            text(span["lane"]),
+            text(span["name"]),
+            text(span["stage"]),
+            human(span["start_ns"] - run["accepted_mono_ns"]),
+            human(span["end_ns"] - span["start_ns"]),
+        )
+    out.print(table)
+    if len(run["spans"]) > MOST_VISITS:
+        out.print(f"and {len(run['spans']) - MOST_VISITS} more spans (--json has them)")
+    tasks = run["concurrency"]
+    if tasks["concurrency"]:
+        out.print(
+            f"async tasks: up to {tasks['concurrency']} at once, busy for {human(tasks['union_ns'])}, "
+            f"longest chain {human(tasks['critical_ns'])}; beside the ledger, never added to it"
+        )
+
+
+def _print_artifacts(out: Console, run: dict[str, Any]) -> None:
+    if not run["artifacts"]:
+        return
+    table = _table("artifact", "size", "state", "ready after", "sha256", right=("size", "ready after"))
+    for a in run["artifacts"]:
+        style = {"verified": "green", "unverified": "yellow"}.get(a["state"], "red")
+        state = f"[{style}]{text(a['state'])}[/]"
+        state += "".join(f", {word}" for word in ("orphan", "cached") if a[word])
+        if a["reason"]:
+            state += f": {text(a['reason'])}"
+        if a["first_bad"] is not None:
+            state += f" (first at node {text(a['first_bad'])})"
+        digest = text(a["sha256"][:12]) if a["sha256"] else "-"
+        table.add_row(text(a["path"]), size(a["bytes"]), state, human(a["ready_ns"]), digest)
+    out.print(table)
+
+
+def _print_nodes(out: Console, run: dict[str, Any]) -> None:
+    counts = {
+        "selected": run["selected_outputs"],
+        "expected": run["expected_nodes"],
+        "cached at the start": run["cached_nodes"],
+        "cached in the run": run["cached_in_run"],
+        "executed": run["executed_nodes"],
+        "not executed": run["not_executed"],
+        "unexpected": run["unexpected"],
+    }
+    out.print("nodes: " + ", ".join(f"{len(found)} {name}" for name, found in counts.items() if found))
+    for node, grown in list(run["rollup"].items())[:MOST_VISITS]:
+        out.print(
+            f"node {text(node)} grew {grown['nodes']} nodes: {human(grown['wall_ns'])} wall clock, "
+            f"{human(grown['self_ns'])} of it on the main lane"
+        )
+
+
+def _print_remarks(out: Console, run: dict[str, Any]) -> None:
+    if run["memory"]:
+        sizes = [
+            f"{text(name)} {size(n) if isinstance(n, int) else text(n)}" for name, n in run["memory"].items()
+        ]
+        out.print(f"memory at the end: {', '.join(sizes)}")
+    for blocked in run["blocked"]:
+        out.print(f"blocked at node {text(blocked.get('node_id'))}: {text(blocked.get('message'))}")
+    for mark in run["marks"]:
+        out.print(f"mark {text(mark['name'])}: {text(mark['detail'])}")
+    for fault in run["faults"]:
+        out.print(f"[red]fault in stagexec[/]: {text(fault['detail'])}")
+    for seam in run["seams"]:
+        if seam.get("state") in ("refused", "lost"):
+            out.print(
+                f"[yellow]seam {text(seam.get('seam'))} {text(seam['state'])}[/]: {text(seam.get('reason'))}"
+            )
+    if run["executor"] == "host" and run["executor_reason"]:
+        out.print(f"[yellow]native executor not active[/]: {text(run['executor_reason'])}")
+    out.print(f"device time not active: {text(run['device_reason'])}")
+    if run["lost_events"]:
+        out.print(f"[red]{run['lost_events']} events of this process could not be written[/]")
+    for note in run["notes"]:
+        out.print(f"note: {text(note)}")
+
+
+def print_difference(out: Console, found: Difference) -> None:
+    """The verdict, the stages, and what else changed."""
+    out.print(text(found.verdict))
+    table = _table("stage", "A", "B", "B − A", "share", right=("A", "B", "B − A", "share"))
+    for d in found.stages:
+        table.add_row(text(d.stage), human(d.a_ns), human(d.b_ns), human(d.delta_ns), percent(d.share))
+    total = (human(found.total_a_ns), human(found.total_b_ns), human(found.delta_ns))
+    table.add_row("[bold]total[/]", *total, percent(1.0) if found.delta_ns else "-")
+    out.print(table)
+    for change in found.changed:
+        out.print(f"{text(change['what'])}: {_brief(change['a'])} → {_brief(change['b'])}")
+    for warning in found.warnings:
+        out.print(f"[yellow]beware[/]: {text(warning)}")
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, list) and len(value) > 12:
+        return f"{text(value[:12])[:-1]}, … {len(value)} in all]"
+    return text(value)
+
+
+def print_findings(out: Console, findings: list[Finding]) -> None:
+    """What `audit` found, worst first inside a file's order."""
+    errors = [f for f in findings if f.severity == "error"]
+    for f in findings:
+        style = "red" if f.severity == "error" else "yellow"
+        run = f" run {text(f.run_id[:8])}" if f.run_id else ""
+        place = f"{text(f.file)}:{f.line}" if f.line else text(f.file)
+        out.print(f"[{style}]{f.severity}[/] {text(f.kind)}{run}: {text(f.what)}\n  {place}", soft_wrap=True)
+    out.print(f"{len(errors)} errors, {len(findings) - len(errors)} notes")
+
+
+def print_doctor(out: Console, report: dict[str, Any]) -> None:
+    """Host, facts, executor, seams, problems: each as found in `stagexec.host.doctor.report`'s answer."""
+    for title in ("host", "facts", "executor"):
+        table = _table(title, "")
+        for name, value in report.get(title, {}).items():
+            table.add_row(text(name), text(value))
+        out.print(table)
+    table = _table("seam", "target", "state", "reason")
+    styles = {"installed": "green", "absent": "dim", "refused": "red", "lost": "red"}
+    for seam in report.get("seams", ()):
+        state = str(seam.get("state"))
+        styled = f"[{styles.get(state, 'yellow')}]{text(state)}[/]"
+        table.add_row(text(seam.get("seam")), text(seam.get("target")), styled, text(seam.get("reason")))
+    out.print(table)
+    problems = report.get("problems", ())
+    for problem in problems:
+        out.print(f"[red]problem[/]: {text(problem)}")
+    if not problems:
+        out.print("[green]no problems[/]")
