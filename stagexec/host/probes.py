@@ -1,0 +1,109 @@
+"""Probes: what is read off a host call as it happens. They look, file a fact, and change nothing."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from stagexec.record import live
+from stagexec.record.guard import guarded
+
+Before = Callable[[Any, dict[str, Any]], None]
+After = Callable[[Any, dict[str, Any], Any], None]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What to call round a host call: `before(run, arguments)`, `after(run, arguments, result)`.
+
+    `needs` are the host's argument names that it reads, found once when the seam is installed.
+    `anywhere`: also on threads other than the run's; `idle`: also while no run is in execution.
+    """
+
+    needs: tuple[str, ...] = ()
+    before: Before | None = None
+    after: After | None = None
+    anywhere: bool = False
+    idle: bool = False
+
+
+@guarded
+def cancel(_run: Any, arguments: dict[str, Any]) -> None:
+    """The interrupt flag is set (not cleared) by somebody, usually on the server's thread."""
+    if arguments["value"]:
+        live.cancel_requested()
+
+
+@guarded
+def save_folder(run: Any, _arguments: dict[str, Any], result: Any) -> None:
+    """A saver was told where to write: (folder, file name, counter, subfolder, prefix)."""
+    run.save_folder(result[0], result[1])
+
+
+@guarded
+def oom_seen(run: Any, arguments: dict[str, Any], result: Any) -> None:
+    """The host judged an exception to be an out-of-memory error."""
+    if result:
+        run.mark("oom_seen", {"type": type(arguments["e"]).__name__})
+
+
+@guarded
+def tiled_retry(run: Any, _arguments: dict[str, Any]) -> None:
+    """A tiled decode or encode that nobody asked for: the plain one ran out of memory."""
+    for seam in ("vae_decode", "vae_encode"):
+        if run.inside(seam):
+            run.mark("tiled_retry", {"inside": seam})
+            return
+
+
+@guarded
+def model_load(run: Any, arguments: dict[str, Any]) -> None:
+    """Models are asked onto the device: which, how large, and how much of each is there already.
+
+    Detail: `models` (list of {class, bytes, loaded_bytes, resident, dynamic}), `count`, `resident`
+    (how many the host already lists as loaded). Under dynamic VRAM also marks the run, once, because
+    weights are then paged in during the forward pass and the stage's time is a lower bound.
+    """
+    described = [_describe(model) for model in arguments["models"]]
+    resident = sum(one["resident"] for one in described)
+    run.mark("model_load", {"models": described, "count": len(described), "resident": resident})
+    _mark_dynamic_vram(run)
+
+
+def _describe(patcher: Any) -> dict[str, Any]:
+    management = sys.modules.get("comfy.model_management")
+    listed = getattr(management, "current_loaded_models", ())
+    return {
+        "class": type(getattr(patcher, "model", patcher)).__name__,
+        "bytes": _ask(patcher, "model_size"),
+        "loaded_bytes": _ask(patcher, "loaded_size"),
+        "resident": any(one.model is patcher for one in listed),
+        "dynamic": bool(_ask(patcher, "is_dynamic")),
+    }
+
+
+def _ask(patcher: Any, method: str) -> Any:
+    found = getattr(patcher, method, None)
+    return found() if callable(found) else None
+
+
+_dynamic_runs: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _mark_dynamic_vram(run: Any) -> None:
+    memory = sys.modules.get("comfy.memory_management")
+    if getattr(memory, "aimdo_enabled", False) and run not in _dynamic_runs:
+        _dynamic_runs.add(run)
+        run.mark("dynamic_vram", {"lower_bound": "model_load_residency"})
+
+
+PROBES: dict[str, Probe] = {
+    "cancel": Probe(needs=("value",), before=cancel, anywhere=True, idle=True),
+    "save_folder": Probe(after=save_folder, anywhere=True),
+    "oom_seen": Probe(needs=("e",), after=oom_seen),
+    "tiled_retry": Probe(before=tiled_retry),
+    "model_load": Probe(needs=("models",), before=model_load),
+}

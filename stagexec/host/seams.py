@@ -1,0 +1,271 @@
+"""The seam engine: install on import, verify, undo. Everything it does comes from the seam tables."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import wrapt
+
+from stagexec.host.tables import SeamRow, Tables
+from stagexec.host.wrap import Refusal, SeamWrapper, wrap
+
+Factory = Callable[[ModuleType, Any], Any]
+"""Takes the module and what stands there now; gives what takes its place."""
+
+State = dict[str, str | None]
+"""{seam, target, state, reason} of one row, as the journal's `seams` event holds it."""
+
+_MISSING = object()
+_MAX_CHAIN = 32
+
+
+class SeamRefused(SystemExit):
+    """A seam was refused under --stagexec-strict.
+
+    It rises through the import that the seam hangs on, so it is a SystemExit: no `except Exception` of
+    the host swallows it, and the process ends with the message and exit code 1, without a traceback.
+    """
+
+
+@dataclass
+class Seam:
+    """One row and what became of it."""
+
+    row: SeamRow
+    state: str = "absent"
+    reason: str | None = "its module has not been imported"
+    target: str = ""
+    owner: Any = None
+    name: str = ""
+    original: Any = None
+    installed: Any = None
+
+    def describe(self) -> State:
+        """The row's state, for the journal and for reports."""
+        return {
+            "seam": self.row.id,
+            "target": self.target or self.row.target[0],
+            "state": self.state,
+            "reason": self.reason,
+        }
+
+
+_places: dict[tuple[int, str], Seam] = {}
+"""What stands where in this process, by (id of the owner, name); a Seam keeps its owner alive."""
+
+
+class Seams:
+    """Every seam of the tables in this process.
+
+    `replacements` maps the id of a `replace` row to its factory; a row without one stays absent.
+    `strict`: a refused seam raises SeamRefused.
+    """
+
+    def __init__(
+        self, tables: Tables, replacements: Mapping[str, Factory] | None = None, strict: bool = False
+    ) -> None:
+        self.tables = tables
+        self.replacements = dict(replacements or {})
+        self.strict = strict
+        self.seams = {row.id: Seam(row) for row in tables.seams.values()}
+        self._on = False
+
+    def install_hooks(self) -> None:
+        """Ask to be told when each target's module has been imported; one that already is, at once.
+
+        Call it before the host starts: later, other modules hold the unwrapped functions.
+        """
+        self._on = True
+        for module in dict.fromkeys(_module_of(t) for s in self.seams.values() for t in s.row.target):
+            if not module.endswith(".py"):
+                wrapt.register_post_import_hook(functools.partial(self._arrived, module), module)
+
+    def install_late(self) -> None:
+        """Install rows whose target names a file (`folder/file.py:qualname`): node packs and the host's
+        extra nodes are loaded by path, so no import hook sees them. Call it when all nodes are loaded."""
+        waiting = [
+            (seam, target)
+            for seam in self.seams.values()
+            for target in seam.row.target
+            if _module_of(target).endswith(".py")
+        ]
+        if not waiting or not self._on:
+            return
+        files = {
+            str(path).replace("\\", "/"): module
+            for module in list(sys.modules.values())
+            if (path := getattr(module, "__file__", None))
+        }
+        for seam, target in waiting:
+            ending = "/" + _module_of(target)
+            for path, module in files.items():
+                if path.endswith(ending) and seam.state == "absent":
+                    self._install(seam, target, module)
+
+    def states(self) -> list[State]:
+        """Every row's state as last known, in the order of the tables."""
+        return [seam.describe() for seam in self.seams.values()]
+
+    def verify(self) -> list[State]:
+        """Every row's state after a look at what stands in the host now: installed may have become lost."""
+        for seam in self.seams.values():
+            if seam.state in ("installed", "lost") and self._on:
+                _verify(seam)
+        return self.states()
+
+    def undo(self) -> list[State]:
+        """Take out what is still ours; a wrapper that others have built upon goes inert and says so."""
+        self._on = False
+        for seam in self.seams.values():
+            if seam.state in ("installed", "lost"):
+                _undo(seam)
+        return self.states()
+
+    def _arrived(self, name: str, module: ModuleType) -> None:
+        if not self._on:
+            return
+        for seam in self.seams.values():
+            for target in seam.row.target:
+                if seam.state == "absent" and _module_of(target) == name:
+                    self._install(seam, target, module)
+
+    def _install(self, seam: Seam, target: str, module: ModuleType) -> None:
+        seam.target = target
+        try:
+            self._put(seam, target, module)
+        except Refusal as reason:
+            seam.state, seam.reason = "refused", str(reason)
+        except Exception as error:  # noqa: BLE001 (an import of the host must not fail by us: it is a refusal)
+            seam.state, seam.reason = "refused", f"{type(error).__name__}: {error}"
+        if self.strict and seam.state == "refused":
+            raise SeamRefused(f"stagexec: the seam {seam.row.id} at {target} was refused: {seam.reason}")
+
+    def _put(self, seam: Seam, target: str, module: ModuleType) -> None:
+        found = _find(module, target.partition(":")[2])
+        if found is None:
+            seam.reason = "that module has no such attribute"
+            return
+        owner, name, raw = found
+        _refuse_a_second(owner, name)
+        if seam.row.kind == "replace":
+            factory = self.replacements.get(seam.row.id)
+            if factory is None:
+                seam.reason = "nothing takes its place in this process"
+                return
+            new, remark = factory(module, raw), None
+        else:
+            new, remark = wrap(raw, getattr(owner, name), seam.row)
+        setattr(owner, name, new)
+        seam.owner, seam.name, seam.original, seam.installed = owner, name, raw, new
+        seam.state, seam.reason = "installed", remark
+        _places[id(owner), name] = seam
+
+
+def _module_of(target: str) -> str:
+    return target.partition(":")[0]
+
+
+def _find(module: ModuleType, qualname: str) -> tuple[Any, str, Any] | None:
+    """(owner, name, what stands in the owner's dict); None when the host has no such attribute."""
+    *path, name = qualname.split(".")
+    owner: Any = module
+    for step in path:
+        owner = getattr(owner, step, _MISSING)
+        if owner is _MISSING:
+            return None
+    raw = _raw(owner, name)
+    if raw is not _MISSING:
+        return owner, name, raw
+    if isinstance(owner, type) and hasattr(owner, name):
+        base = next(one for one in owner.__mro__ if name in vars(one))
+        raise Refusal(f"inherited from {base.__module__}:{base.__qualname__}; name that class")
+    return None
+
+
+def _raw(owner: Any, name: str) -> Any:
+    return vars(owner).get(name, _MISSING) if isinstance(owner, type) else getattr(owner, name, _MISSING)
+
+
+def _refuse_a_second(owner: Any, name: str) -> None:
+    other = _places.get((id(owner), name))
+    if other is None:
+        return
+    _verify(other)
+    if other.state == "installed":
+        raise Refusal(f"already patched by stagexec, as seam {other.row.id}")
+
+
+def _verify(seam: Seam) -> None:
+    current = _raw(seam.owner, seam.name)
+    if current is seam.installed:
+        if seam.state == "lost":
+            seam.state, seam.reason = "installed", None
+    elif current is seam.original:
+        seam.state, seam.reason = "lost", "the original was put back"
+    elif _reaches(current, seam.installed):
+        seam.state, seam.reason = "installed", f"wrapped by {_name(current)}"
+    else:
+        seam.state, seam.reason = "lost", f"replaced by {_name(current)}; no call of ours can be seen in it"
+
+
+def _undo(seam: Seam) -> None:
+    _places.pop((id(seam.owner), seam.name), None)
+    current = _raw(seam.owner, seam.name)
+    if current is seam.installed:
+        setattr(seam.owner, seam.name, seam.original)
+        seam.state, seam.reason = "absent", "undone"
+        return
+    if isinstance(seam.installed, SeamWrapper):
+        seam.installed._self_switch.off = True
+    if current is seam.original:
+        seam.state, seam.reason = "absent", "somebody had put the original back"
+    else:
+        seam.state, seam.reason = "lost", f"{_name(current)} stands in front of ours, which is inert now"
+
+
+def _name(thing: Any) -> str:
+    function = getattr(thing, "__func__", thing)
+    module = getattr(function, "__module__", None) or type(function).__module__
+    return f"{module}:{getattr(function, '__qualname__', type(function).__qualname__)}"
+
+
+def _reaches(current: Any, installed: Any) -> bool:
+    if isinstance(installed, type):
+        return isinstance(current, type) and issubclass(current, installed)
+    return any(one is installed or getattr(one, "__func__", None) is installed for one in _chain(current))
+
+
+def _chain(start: Any) -> list[Any]:
+    """`start` and what it visibly calls: `__wrapped__`, bound functions, partials, closures, named globals.
+
+    Packs keep what they replaced in all of these ways; one that hides it elsewhere is not followed.
+    """
+    found: list[Any] = []
+    todo = [start]
+    while todo and len(found) < _MAX_CHAIN:
+        one = todo.pop(0)
+        if any(one is other for other in found):
+            continue
+        found.append(one)
+        todo += [inner for inner in _inner(one) if callable(inner) or hasattr(inner, "__func__")]
+    return found
+
+
+def _inner(one: Any) -> list[Any]:
+    inner = [getattr(one, name, None) for name in ("__wrapped__", "__func__")]
+    if isinstance(one, functools.partial):
+        inner.append(one.func)
+    if isinstance(one, SeamWrapper) or type(one).__name__ not in ("function", "method"):
+        return inner
+    function = getattr(one, "__func__", one)
+    try:
+        scope = inspect.getclosurevars(function)
+    except ValueError:  # a closure that is not filled yet
+        return inner
+    return inner + list(scope.nonlocals.values()) + list(scope.globals.values())
