@@ -56,7 +56,8 @@ EVENTS: dict[str, dict[str, str]] = {
     },
     "heartbeat": {
         "open": "list of {run_id, stage, part, start_ns, visit, seam, node_id, node_class}: "
-        "the open segment of each open run at ts_mono_ns; at most 1 s after the last event",
+        "the open segment of each run that has started, at ts_mono_ns; at most 1 s after the last event. "
+        "A run that only waits in the queue is open in queue_wait and not listed",
     },
     "run_accepted": {
         "prompt_id": "the host's prompt id",

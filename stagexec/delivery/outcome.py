@@ -1,0 +1,100 @@
+"""How a run ended, from what it delivered: one of stages.OUTCOMES, with its cause and place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stagexec.record.run import Run
+
+ARTIFACT_CAUSES = {
+    "missing": "artifact_missing",
+    "corrupt": "artifact_corrupt",
+    "nonfinite": "artifact_nonfinite",
+}
+
+
+class Delivered:
+    """The states of one node's artifacts."""
+
+    def __init__(self) -> None:
+        self.states: list[str] = []
+        self.first_bad: str | None = None
+
+    def add(self, state: str, first_bad: str | None) -> None:
+        """One more artifact."""
+        self.states.append(state)
+        self.first_bad = self.first_bad or first_bad
+
+    @property
+    def failure(self) -> str | None:
+        """The cause, when one of the artifacts is not what it should be."""
+        return next((ARTIFACT_CAUSES[state] for state in self.states if state in ARTIFACT_CAUSES), None)
+
+
+Decision = tuple[str, "str | None", "dict[str, Any] | None"]
+
+
+def decide(run: Run, delivered: dict[str, Delivered], values: dict[str, int]) -> Decision:
+    """(outcome, cause, error). `values`: how many outputs that are no files each node announced."""
+    good = [d for d in delivered.values() if d.failure is None]
+    failing = {node_id: d for node_id, d in delivered.items() if d.failure is not None}
+    anything = bool(good) or bool(values)
+    if run.error is not None:
+        return _after_error(run, anything)
+    if failing:
+        node_id, one = next(iter(failing.items()))
+        error = _place(run, node_id, "delivery_commit")
+        if one.first_bad is not None:
+            error = _place(run, one.first_bad, "delivery_commit")
+        return ("partial" if anything else "failed"), one.failure, error
+    blocked = run.blocked[0] if run.blocked else None
+    if not delivered and not values:
+        return "success_empty", ("blocked" if blocked else None), _blocked_place(blocked)
+    if blocked is not None and _missing_outputs(run, delivered, values):
+        return "partial", "blocked", _blocked_place(blocked)
+    states = [state for d in delivered.values() for state in d.states]
+    if not states or "unverified" in states:
+        return "success_unverified", None, None
+    return "success", None, None
+
+
+def _after_error(run: Run, anything: bool) -> Decision:
+    assert run.error is not None
+    cause = run.error["cause"]
+    error = {key: value for key, value in run.error.items() if key != "cause"}
+    if cause == "user_cancel":
+        return "cancelled", cause, error
+    return ("partial" if anything else "failed"), cause, error
+
+
+def _missing_outputs(run: Run, delivered: dict[str, Delivered], values: dict[str, int]) -> bool:
+    """Did a selected output neither deliver nor run to its end?"""
+    had = set(delivered) | set(values) | run.executed_nodes | run.cached
+    stopped = {row["node_id"] for row in run.blocked}
+    return any(node_id in stopped or node_id not in had for node_id in run.outputs)
+
+
+def _place(run: Run, node_id: str, stage: str) -> dict[str, Any]:
+    return {
+        "stage": stage,
+        "visit": run.visit_no_of.get(node_id),
+        "node_id": node_id,
+        "node_class": run.class_of.get(node_id),
+        "list_index": None,
+        "exception_type": None,
+        "message": None,
+    }
+
+
+def _blocked_place(blocked: dict[str, Any] | None) -> dict[str, Any] | None:
+    if blocked is None:
+        return None
+    return {
+        "stage": "executor_overhead",
+        "visit": blocked["visit"],
+        "node_id": blocked["node_id"],
+        "node_class": blocked["node_class"],
+        "list_index": None,
+        "exception_type": None,
+        "message": blocked["message"],
+    }

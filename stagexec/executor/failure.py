@@ -1,0 +1,78 @@
+"""What went wrong in a visit, in the ledger's words: cause, stage, place."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+from stagexec.record import live
+from stagexec.record.guard import guarded
+from stagexec.record.run import Run
+
+DISK_FULL = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG") if hasattr(errno, name)}
+
+MISSING = "stagexec_missing_class"
+"""Set on the host's own KeyError when it came from looking up a node's class."""
+
+
+def class_of(api: Any, class_type: str) -> Any:
+    """The class of a node, looked up late in the host's table. KeyError when there is none."""
+    try:
+        return api.nodes.NODE_CLASS_MAPPINGS[class_type]
+    except KeyError as error:
+        setattr(error, MISSING, True)
+        raise
+
+
+def cause_of(api: Any, error: BaseException, stage: str | None) -> str:
+    """One of stages.CAUSES for an exception out of a node."""
+    if isinstance(error, api.interrupt_exception):
+        return "interrupted_by_node"
+    if not isinstance(error, Exception):
+        return "worker_escape"
+    if api.is_oom(error):
+        return "oom"
+    if isinstance(error, OSError) and error.errno in DISK_FULL:
+        return "disk_full"
+    name = type(error).__name__
+    if name == "DependencyCycleError":
+        return "cycle"
+    if name == "NodeNotFoundError" or getattr(error, MISSING, False):
+        return "missing_node"
+    if stage == "encode_mux":
+        return "encode_failed"
+    if stage == "delivery_commit":
+        return "delivery_failed"
+    return "node_exception"
+
+
+@guarded
+def failed(
+    api: Any,
+    run: Run,
+    error: BaseException,
+    *,
+    stage: str | None,
+    node_id: str | None,
+    node_class: str | None,
+    visit: int | None,
+    list_index: int | None = None,
+) -> None:
+    """Keep the run's error: the first one is the cause of all the rest."""
+    if run.error is not None:
+        return
+    stage = run.failing_stage(error) or stage
+    cause = cause_of(api, error, stage)
+    if cause == "interrupted_by_node" and run.cancel_ns is not None:
+        cause = "user_cancel"
+    run.stopped_ns = run.clock()
+    run.error = {
+        "cause": cause,
+        "stage": stage,
+        "visit": visit,
+        "node_id": node_id,
+        "node_class": node_class,
+        "list_index": list_index,
+        "exception_type": f"{type(error).__module__}.{type(error).__qualname__}",
+        "message": live.message_of(error),
+    }

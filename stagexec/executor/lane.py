@@ -1,0 +1,244 @@
+"""What a visit shares with the loop that asked for it: the arguments by name, and the visit's record."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from stagexec.executor import failure
+from stagexec.executor.growth import is_output
+from stagexec.record import live
+from stagexec.record.guard import guarded, note
+from stagexec.record.run import Run
+
+NAMES = (
+    "server",
+    "dynprompt",
+    "caches",
+    "current_item",
+    "extra_data",
+    "executed",
+    "prompt_id",
+    "execution_list",
+    "pending_subgraph_results",
+    "pending_async_nodes",
+    "ui_outputs",
+)
+"""The arguments of the host's `execute`, in the host's order."""
+
+_executor: Any = None
+_kept: set[Any] = set()
+
+
+def executor() -> Any:
+    """The executor of ours whose loop runs now on the worker, or None."""
+    return _executor
+
+
+@contextlib.contextmanager
+def executing(one: Any) -> Iterator[None]:
+    """Visits asked for meanwhile belong to `one`."""
+    global _executor
+    before, _executor = _executor, one
+    try:
+        yield
+    finally:
+        _executor = before
+
+
+def keep(task: asyncio.Task[Any]) -> None:
+    """The event loop holds tasks weakly: hold this one until it is done."""
+    _kept.add(task)
+    task.add_done_callback(_kept.discard)
+
+
+class Given:
+    """The arguments of one visit, by the host's names."""
+
+    server: Any
+    dynprompt: Any
+    caches: Any
+    current_item: str
+    extra_data: dict[str, Any]
+    executed: set[str]
+    prompt_id: str
+    execution_list: Any
+    pending_subgraph_results: dict[str, Any]
+    pending_async_nodes: dict[str, Any]
+    ui_outputs: dict[str, Any]
+
+    __slots__ = NAMES
+
+
+def bind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Given:
+    """Arguments by position or by name; TypeError when one is missing, as from the host's own function."""
+    given = Given()
+    for name, value in zip(NAMES, args, strict=False):
+        setattr(given, name, value)
+    for name, value in kwargs.items():
+        setattr(given, name, value)
+    missing = [name for name in NAMES if not hasattr(given, name)]
+    if missing:
+        raise TypeError(f"execute() missing required arguments: {', '.join(missing)}")
+    return given
+
+
+def send_cached_ui(api: Any, given: Given, node_id: str, display: str, cached: Any) -> None:
+    """Announce a cached node, the way this host does it."""
+    if api.facts["send_cached_ui"]:
+        api.execution._send_cached_ui(
+            given.server, node_id, display, cached, given.prompt_id, given.ui_outputs
+        )
+        return
+    if given.server.client_id is None:  # hosts without that function keep history to connected clients
+        return
+    shown = (cached.ui or {}).get("output", None)
+    message = {"node": node_id, "display_node": display, "output": shown, "prompt_id": given.prompt_id}
+    given.server.send_sync("executed", message, given.server.client_id)
+    if cached.ui is not None:
+        given.ui_outputs[node_id] = cached.ui
+
+
+class VisitRecord:
+    """What the ledger keeps of one visit. Without a run every method does nothing."""
+
+    def __init__(self, run: Run | None, node_id: str) -> None:
+        self.run = run
+        self.node_id = node_id
+        self.number = 0
+        self.stage = "node_other"
+        self.part: str | None = None
+        self.origin = "none"
+        self.kind = "failed"
+        self.start_ns = 0
+        self.calls = 0
+        self.mapped = False
+        self.list_index: int | None = None
+        self._node_class = ""
+        self._parent: str | None = None
+        self._is_output = False
+        self._ui = False
+        self._blocks: list[dict[str, Any]] = []
+        self._depth = 0
+
+    @guarded
+    def begin(self, api: Any, node_class: str, class_def: Any, parent: str | None) -> None:
+        """The visit begins: its number, and the stage that its class stands for."""
+        run = self.run
+        if run is None:
+            return
+        self._node_class, self._parent = node_class, parent
+        self.stage, self.part, self.origin = api.stage_of(node_class, class_def)
+        self._is_output = is_output(class_def)
+        self.number = run.next_visit(self.node_id, node_class)
+        self._depth = run.ledger.depth()
+        run.ledger.switch("executor_overhead")
+        self.start_ns = run.clock()
+
+    @contextlib.contextmanager
+    def node_stage(self) -> Iterator[None]:
+        """Meanwhile the node's own code runs."""
+        run = self.run
+        if run is None or not self.number:
+            yield
+            return
+        depth = run.enter(self.stage, self.part)
+        try:
+            yield
+        finally:
+            run.leave(depth)
+
+    @guarded
+    def take_inputs(self, api: Any, inputs: dict[str, Any] | None) -> None:
+        """Keep the tensors that go into a saver, to look for non-finite values after the run."""
+        run = self.run
+        if run is None or inputs is None:
+            return
+        self.mapped = max((len(v) for v in inputs.values() if isinstance(v, list)), default=0) > 1
+        if self._is_output:
+            run.tensors.keep_saved(self.node_id, (v for values in inputs.values() for v in values))
+
+    @guarded
+    def call(self, index: int) -> None:
+        """The node's function is about to be called for item `index` of its input lists."""
+        self.calls += 1
+        self.list_index = index
+
+    @guarded
+    def blocked(self, message: str | None) -> None:
+        """A blocker kept the node's function from being called."""
+        if self.run is None:
+            return
+        text = message if message is None or live.record_text else "(text not recorded)"
+        row = {"visit": self.number, "node_id": self.node_id, "node_class": self._node_class, "message": text}
+        self._blocks.append(row)
+        self.run.blocked.append(row)
+        self.run.mark("blocked", row, source="loop", visit=self.number, node_id=self.node_id)
+
+    def was_blocked(self) -> bool:
+        """Did blockers keep every call from happening?"""
+        return bool(self._blocks) and self.calls == 0
+
+    @guarded
+    def announced(self, has_ui: bool) -> None:
+        """The node's own output went to the client and to history."""
+        self._ui = has_ui
+        if self.run is not None:
+            self.run.ready_ns[self.node_id] = self.run.clock()
+
+    @guarded
+    def made(self, api: Any, outputs: Any) -> None:
+        """Remember weakly which tensors came out."""
+        run = self.run
+        if run is None:
+            return
+        run.executed_nodes.add(self.node_id)
+        if outputs:
+            run.tensors.keep_made(self.node_id, outputs, weakref.ref)
+
+    @guarded
+    def failed(self, api: Any, error: BaseException) -> None:
+        """The visit ended with an exception."""
+        if self.run is not None:
+            failure.failed(
+                api,
+                self.run,
+                error,
+                stage=self.stage,
+                node_id=self.node_id,
+                node_class=self._node_class,
+                visit=self.number,
+                list_index=self.list_index if self.mapped else None,
+            )
+
+    def end(self) -> None:
+        """The visit is over."""
+        run = self.run
+        if run is None or not self.number:
+            return
+        try:
+            run.ledger.level(self._depth)
+            end = run.clock()
+            run.stopped_ns = end
+            run.end_visit()
+            run.ledger.switch("executor_overhead")
+            row = (
+                self.number,
+                self.node_id,
+                self._node_class,
+                self.kind,
+                self.list_index if self.mapped else None,
+                self.calls,
+                self._parent,
+                self.start_ns,
+                end,
+                self.stage,
+                self.origin,
+                self._ui,
+            )
+            run.pending_visits.append(row)
+        except Exception as error:
+            note("VisitRecord.end", error)

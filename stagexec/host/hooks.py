@@ -1,0 +1,153 @@
+"""Put the seams in and our loop in place, as the host's modules are imported."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from stagexec.delivery.closing import Closer
+from stagexec.executor import queue as queue_view
+from stagexec.executor.loop import HostLoop, NativeLoop
+from stagexec.executor.visit import make_execute
+from stagexec.host import api as host_api
+from stagexec.host import conformance, restart, visits
+from stagexec.host.seams import Factory, Seams
+from stagexec.host.tables import Tables
+from stagexec.record import clock, live, paths
+from stagexec.record.guard import guarded
+
+log = logging.getLogger("stagexec")
+
+
+class Hooks:
+    """All that this process does to the host. `executor`: native, host, or None for what fits the host."""
+
+    def __init__(self, tables: Tables, executor: str | None, timing: str, strict: bool, process: dict[str, Any]) -> None:
+        self.tables = tables
+        self.asked = executor
+        self.timing = timing
+        self.process = process
+        self.api: host_api.HostApi | None = None
+        self.reason = ""
+        places: dict[str, Factory] = {
+            "execution:PromptExecutor": self._executor_class,
+            "execution:PromptQueue": self._queue_class,
+            "execution:execute": self._execute,
+            "execution:validate_prompt": self._validate,
+        }
+        rows = [row for row in tables.seams.values() if row.kind == "replace"]
+        self.seams = Seams(tables, {row.id: places[t] for row in rows for t in row.target if t in places}, strict)
+
+    def install(self) -> None:
+        """Before the host starts."""
+        self.seams.install_hooks()
+
+    def _known(self, execution: ModuleType) -> host_api.HostApi:
+        """The host, once its `execution` module is there; decides which loop runs its prompts."""
+        if self.api is None:
+            self.api = host_api.HostApi(execution, self.tables)
+            self.api.timing = self.timing
+            self.api.executor_used, self.reason = conformance.choose(self.api, self.asked)
+            self._begin_process()
+        return self.api
+
+    @guarded
+    def _begin_process(self) -> None:
+        api = self.api
+        assert api is not None
+        paths.host_folder = paths.host_folder or user_folder()
+        live.begin_process(paths.ledger_folder(self.process.pop("ledger", None)), **self.process)
+        live.host_facts(
+            host_version=host_api.version(),
+            facts={**api.facts, "fingerprint": api.fingerprint},
+            executor=api.executor_used,
+            executor_reason=self.reason,
+        )
+        Closer(api.directory_of).start()
+        level = logging.WARNING if self.asked != "host" and api.executor_used == "host" else logging.INFO
+        log.log(level, "stagexec: prompts run in the %s loop (%s).", api.executor_used, self.reason)
+
+    def _executor_class(self, module: ModuleType, original: Any) -> Any:
+        api = self._known(module)
+        loop = NativeLoop if api.executor_used == "native" else HostLoop
+        return type("PromptExecutor", (loop, original), {"api": api, "__module__": module.__name__})
+
+    def _queue_class(self, module: ModuleType, original: Any) -> Any:
+        api = self._known(module)
+        body = {"api": api, "__module__": module.__name__, "get": self._get_with_states(original)}
+        return type("PromptQueue", (queue_view.QueueView, original), body)
+
+    def _get_with_states(self, original: Any) -> Callable[..., Any]:
+        hooks = self
+
+        @functools.wraps(original.get)
+        def get(queue: Any, *args: Any, **kwargs: Any) -> Any:
+            hooks.file_states()  # the worker is idle: all nodes are loaded by its first call
+            return queue_view.QueueView.get(queue, *args, **kwargs)
+
+        return get
+
+    def _execute(self, module: ModuleType, original: Any) -> Any:
+        api = self._known(module)
+        if api.executor_used == "native":
+            return make_execute(api, original)
+        return visits.make_recorded(api, original)
+
+    def _validate(self, module: ModuleType, original: Any) -> Any:
+        self._known(module)
+        return timed_validation(original)
+
+    _filed: Any = None
+
+    @guarded
+    def file_states(self) -> None:
+        """File the seams' states in the journal when they have changed."""
+        self.seams.install_late()
+        states = self.seams.verify()
+        if states != self._filed:
+            self._filed = [dict(one) for one in states]
+            live.seam_states(self._filed)
+
+
+def timed_validation(original: Any) -> Any:
+    """`validate_prompt` with its duration kept for the run that it leads to."""
+
+    def prompt_id_of(args: tuple[Any, ...]) -> Any:
+        return args[0] if args and isinstance(args[0], str) else None
+
+    def keep(args: tuple[Any, ...], kwargs: dict[str, Any], start: int) -> None:
+        queue_view.keep_validation(prompt_id_of(args) or kwargs.get("prompt_id"), clock.now_ns() - start)
+
+    @functools.wraps(original)
+    async def validate(*args: Any, **kwargs: Any) -> Any:
+        start = clock.now_ns()
+        try:
+            return await original(*args, **kwargs)
+        finally:
+            keep(args, kwargs, start)
+
+    # Hosts whose validation is no coroutine give it no prompt id either: nothing to keep it by.
+    return validate if inspect.iscoroutinefunction(original) else original
+
+
+def user_folder() -> Path | None:
+    """The host's folder for what belongs to no single user."""
+    folders = sys.modules.get("folder_paths")
+    if folders is None:
+        return None
+    system = getattr(folders, "get_system_user_directory", None)
+    if system is not None:
+        return Path(system("stagexec"))
+    return paths.system_user_folder(Path(folders.get_user_directory()))
+
+
+def begin(hooks: Hooks, command: list[str], main_file: Path) -> None:
+    """Install everything and make a restart of the host come back to us. `command`: how we were started."""
+    hooks.install()
+    restart.keep_launcher(command, main_file)

@@ -1,0 +1,70 @@
+"""The host's own node visit with the ledger around it: what `--stagexec-executor host` records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from stagexec.executor import lane
+from stagexec.executor.aio import VISIT
+from stagexec.executor.failure import class_of
+from stagexec.record import live
+from stagexec.record.guard import guarded
+
+
+def make_recorded(api: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+    """`execution.execute` that calls the host's once and records the visit."""
+
+    async def execute(*args: Any, **kwargs: Any) -> Any:
+        record = begin(api, args, kwargs)
+        if record is None or record.run is None:
+            return await original(*args, **kwargs)
+        token = VISIT.set((record.run, record.number, record.stage, record.part))
+        result: Any = None
+        try:
+            with record.node_stage():
+                result = await original(*args, **kwargs)
+            return result
+        finally:
+            VISIT.reset(token)
+            ended(api, record, result)
+            record.end()
+
+    execute.__wrapped__ = original  # type: ignore[attr-defined]
+    return execute
+
+
+@guarded
+def begin(api: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> lane.VisitRecord | None:
+    """The record of a visit that is about to be made by the host."""
+    run = live.current_for_thread()
+    if run is None:
+        return None
+    dynprompt = args[1] if len(args) > 1 else kwargs["dynprompt"]
+    node_id = args[3] if len(args) > 3 else kwargs["current_item"]
+    executed = args[5] if len(args) > 5 else kwargs["executed"]
+    node_class = dynprompt.get_node(node_id)["class_type"]
+    record = lane.VisitRecord(run, node_id)
+    record.begin(api, node_class, class_of(api, node_class), dynprompt.get_parent_node_id(node_id))
+    record.executed_before = executed
+    return record
+
+
+@guarded
+def ended(api: Any, record: lane.VisitRecord, result: Any) -> None:
+    """What the host's result says of the visit: (ExecutionResult, error details, exception)."""
+    if result is None:
+        return
+    run = record.run
+    assert run is not None
+    name = result[0].name
+    if name == "SUCCESS":
+        ran = record.node_id in record.executed_before
+        record.kind = "executed" if ran else "cached"
+        record.announced(True)
+        if ran:
+            record.made(api, None)
+    elif name == "PENDING":
+        record.kind = "pending"
+    else:
+        record.failed(api, result[2])

@@ -1,0 +1,129 @@
+"""The launcher: `python -m stagexec.main <ComfyUI's own arguments>` starts the user's ComfyUI under our loop."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import platform
+import runpy
+import sys
+from pathlib import Path
+
+from stagexec import __version__
+from stagexec.host.hooks import Hooks, begin
+from stagexec.host.locate import HostNotFound, locate
+from stagexec.host.tables import TableError, load
+from stagexec.record import live
+from stagexec.stages import EXECUTORS, TIMING_MODES
+
+USAGE = 2
+FAILED = 1
+
+
+def parser() -> argparse.ArgumentParser:
+    """Our own options. Everything else belongs to the host and is never parsed here."""
+    own = argparse.ArgumentParser(
+        prog="python -m stagexec.main",
+        description="Start ComfyUI with stagexec's execution loop and stage ledger.",
+        epilog="All other arguments are ComfyUI's own and are passed on untouched.",
+        add_help=False,
+        allow_abbrev=False,
+    )
+    own.add_argument("--stagexec-comfyui", metavar="DIR", help="ComfyUI's folder (else $COMFYUI_PATH, else here)")
+    own.add_argument(
+        "--stagexec-ledger", metavar="DIR", help="the ledger's folder (else $STAGEXEC_LEDGER, else in ComfyUI's user folder)"
+    )
+    own.add_argument(
+        "--stagexec-executor", choices=EXECUTORS, help="native: our loop; host: ComfyUI's own, with the ledger around it"
+    )
+    own.add_argument("--stagexec-timing", choices=TIMING_MODES, default="baseline", help="how time is taken (baseline)")
+    own.add_argument(
+        "--stagexec-patches", metavar="FILE", action="append", default=[], help="a seam table of your own (repeatable)"
+    )
+    own.add_argument("--stagexec-strict", action="store_true", help="a refused seam ends the start")
+    own.add_argument(
+        "--stagexec-record-text", action="store_true", help="let error messages, which may hold prompts, into the ledger"
+    )
+    return own
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run ComfyUI until it ends. Gives the exit code where the host does not exit by itself."""
+    arguments = sys.argv[1:] if argv is None else argv
+    own = parser()
+    mine, theirs = own.parse_known_args(arguments)
+    if "-h" in theirs or "--help" in theirs:
+        own.print_help()
+        print("\nComfyUI's own arguments:\n", flush=True)
+    unknown = [word for word in theirs if word.startswith("--stagexec-")]
+    if unknown:
+        return fail(USAGE, f"unknown option {unknown[0]}; see --help")
+    try:
+        tree = locate(mine.stagexec_comfyui)
+        tables = load(mine.stagexec_patches)
+    except (HostNotFound, TableError) as error:
+        return fail(USAGE, str(error))
+    live.timing = mine.stagexec_timing
+    live.record_text = mine.stagexec_record_text
+    process = {
+        "ledger": mine.stagexec_ledger,
+        "format_version": format_version(),
+        "pid": os.getpid(),
+        "hostname": platform.node(),
+        "stagexec_version": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "host_path": str(tree),
+        "argv": theirs,
+        "timing": mine.stagexec_timing,
+        "executor_asked": mine.stagexec_executor,
+    }
+    hooks = Hooks(tables, mine.stagexec_executor, mine.stagexec_timing, mine.stagexec_strict, process)
+    main_file = tree / "main.py"
+    begin(hooks, ["-m", "stagexec.main", *own_words(arguments, theirs), "--stagexec-comfyui", str(tree)], main_file)
+    return run_host(tree, main_file, theirs)
+
+
+def own_words(all_words: list[str], theirs: list[str]) -> list[str]:
+    """What of the command line was ours, in order: for a restart."""
+    rest = list(theirs)
+    words = []
+    for word in all_words:
+        if rest and word == rest[0]:
+            rest.pop(0)
+        else:
+            words.append(word)
+    return words
+
+
+def run_host(tree: Path, main_file: Path, theirs: list[str]) -> int:
+    """The host's main.py as `__main__`, as `python main.py` would run it: argv and sys.path[0] are its own."""
+    sys.argv = [str(main_file), *theirs]
+    if sys.path and Path(sys.path[0] or ".").absolute() == Path.cwd():
+        sys.path.pop(0)  # put there by `python -m`; a folder `utils` beside the user would hide the host's
+    sys.path.insert(0, str(tree))
+    try:
+        runpy.run_path(str(main_file), run_name="__main__")
+    except OSError as error:
+        if error.errno not in (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL) or "address" not in str(error):
+            raise
+        return fail(FAILED, f"ComfyUI cannot listen: {error.strerror or error}. Choose another with --port or --listen.")
+    return 0
+
+
+def format_version() -> int:
+    """Version of the journal's format."""
+    from stagexec.format import VERSION
+
+    return VERSION
+
+
+def fail(code: int, text: str) -> int:
+    """One line for the person, and the exit code."""
+    print(f"stagexec: {text}", file=sys.stderr, flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Clock, ledger, journal and condition: what is kept of a run. Knows no host."""

@@ -1,0 +1,60 @@
+"""The fence round our own bookkeeping: a fault of ours is noted, never raised into a run."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+log = logging.getLogger("stagexec")
+
+GUARDED: dict[str, Any] = {}
+"""Every guarded function by qualified name. Tests replace its `body` to inject a fault."""
+
+faults: list[tuple[str, str]] = []
+"""(function, error) of each fault since the process began, at most MAX_FAULTS of them."""
+
+MAX_FAULTS = 200
+on_fault: Callable[[str, str], None] | None = None
+"""Set by the recorder: files the fault in the journal."""
+
+_seen: set[str] = set()
+_filing = threading.local()
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def note(where: str, error: BaseException) -> None:
+    """Keep a fault of ours: log it once per place, count it, file it in the journal if there is one."""
+    text = f"{type(error).__name__}: {error}"
+    if len(faults) < MAX_FAULTS:
+        faults.append((where, text))
+    if where not in _seen:
+        _seen.add(where)
+        log.warning("stagexec: a fault in our own bookkeeping (%s): %s. The run is not affected.", where, text)
+    if on_fault is not None and not getattr(_filing, "busy", False):
+        _filing.busy = True  # filing may fault too; that one is only counted
+        try:
+            on_fault(where, text)
+        except Exception as second:
+            faults.append(("guard.on_fault", repr(second)))
+        finally:
+            _filing.busy = False
+
+
+def guarded(function: F) -> F:
+    """Wrap bookkeeping so that its errors are noted and None is returned in their place."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return call.body(*args, **kwargs)  # type: ignore[attr-defined]
+        except Exception as error:
+            note(function.__qualname__, error)
+            return None
+
+    call.body = function  # type: ignore[attr-defined]
+    GUARDED[f"{function.__module__}.{function.__qualname__}"] = call
+    return call  # type: ignore[return-value]

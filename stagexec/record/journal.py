@@ -1,0 +1,301 @@
+"""The journal's writer: a thread of its own, so that a run never waits for a disk.
+
+What happens when the disk is full or the folder vanishes: one loud warning, events are counted and
+dropped, and the count is written (`lost_events`) when writing works again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import socket
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stagexec.record import clock, condition
+from stagexec.record.guard import note
+from stagexec.record.run import Run
+
+log = logging.getLogger("stagexec")
+
+TICK_S = 0.02
+"""The writer looks for new events this often while a run is open: well below the 50 ms that may be lost."""
+
+HEARTBEAT_S = 0.5
+"""A sign of life at least this often while a run is open; the contract says 1 s."""
+
+RETRY_S = 1.0
+"""After a failed write, try again this often."""
+
+CLOSING = ("run_closed", "process_end")
+"""Events after which nothing more is written of what they close."""
+
+VISIT_COLUMNS = (
+    "visit",
+    "node_id",
+    "node_class",
+    "kind",
+    "list_index",
+    "calls",
+    "parent",
+    "start_ns",
+    "end_ns",
+    "stage",
+    "origin",
+    "ui",
+)
+SPAN_COLUMNS = ("lane", "stage", "name", "visit", "start_ns", "end_ns", "detail")
+
+
+class Journal:
+    """One file of one process. `put` and the open runs' queues are the only ways in; both never block."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.runs: dict[str, Run] = {}
+        self.path: Path | None = None
+        self.lost = 0
+        self._queue: deque[dict[str, Any]] = deque()
+        self._conditions: deque[condition.Manifest] = deque()
+        self._wake = threading.Event()
+        self._lock = threading.Lock()  # the writer's own: never taken by a run
+        self._encode = msgspec.json.Encoder(enc_hook=repr).encode
+        self._file = -1
+        self._torn = False
+        self._last_write = 0
+        self._retry_at = 0.0
+        self._warned = False
+        self._stop = False
+        self._reason = ""
+        self._shown: dict[str, Any] = {}
+        self._header: list[dict[str, Any]] = []
+        self._checked_at = 0.0
+        self._thread = threading.Thread(target=self._loop, name="stagexec-journal", daemon=True)
+
+    def start(self) -> None:
+        """Begin writing. The file is made at the first event."""
+        self._thread.start()
+        atexit.register(self.stop, "exit")
+
+    def put(self, event: dict[str, Any]) -> None:
+        """Hand an event to the writer."""
+        self._queue.append(event)
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def put_header(self, one: dict[str, Any]) -> None:
+        """Hand over an event about the process; a file that has to be made anew begins with them again."""
+        self._header = [h for h in self._header if h["event_type"] != one["event_type"]] + [one]
+        self.put(one)
+
+    def put_condition(self, manifest: condition.Manifest) -> None:
+        """Hand over a condition's manifest; it is written once, to a file of its own."""
+        self._conditions.append(manifest)
+
+    def open_run(self, run: Run) -> None:
+        """Write this run's segments, visits and spans from now on."""
+        self.runs[run.run_id] = run
+
+    def flush(self, timeout_s: float = 5.0) -> bool:
+        """Wait until all that was put is written. For tests and for the end of the process."""
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end:
+            self.tick()
+            if not self._queue:
+                return True
+            time.sleep(TICK_S)
+        return False
+
+    def stop(self, reason: str) -> None:
+        """Write what is left and a `process_end`."""
+        if self._stop:
+            return
+        self.put(event("process_end", source="process", reason=reason))
+        self._stop = True
+        self._wake.set()
+        self.tick()
+
+    def tick(self) -> None:
+        """One round of the writer."""
+        with self._lock:
+            self._round()
+
+    def _loop(self) -> None:
+        while not self._stop:
+            try:
+                self.tick()
+            except Exception as error:
+                note("Journal.tick", error)
+                time.sleep(HEARTBEAT_S)
+            if any(run.started for run in list(self.runs.values())):
+                time.sleep(TICK_S)
+                continue
+            self._wake.wait(HEARTBEAT_S if self.runs else None)
+            self._wake.clear()
+
+    def _round(self) -> None:
+        # What is closing goes last: all that its run did before is in the run's own queues by now.
+        ready = [self._queue.popleft() for _ in range(len(self._queue))]
+        closing = [one for one in ready if one["event_type"] in CLOSING]
+        lines = [self._line(one) for one in ready if one["event_type"] not in CLOSING]
+        for run in list(self.runs.values()):
+            self._drain(run, lines)
+        for one in closing:
+            if one["event_type"] == "run_closed":
+                closed = self.runs.pop(one["run_id"], None)
+                self._shown.pop(one["run_id"], None)
+                one["segment_count"] = closed.segments_written if closed else None
+            lines.append(self._line(one))
+        now = clock.now_ns()
+        if not lines and self.runs and now - self._last_write >= HEARTBEAT_S * 1e9:
+            lines.append(self._line(self._heartbeat()))
+        if lines:
+            self._write(lines)
+        while self._conditions:
+            self._store(self._conditions.popleft())
+
+    def _store(self, manifest: condition.Manifest) -> None:
+        try:
+            condition.store(self.folder, manifest)
+        except OSError as error:
+            note("Journal.store", error)
+
+    def _drain(self, run: Run, lines: list[bytes]) -> None:
+        if not run.started:
+            return
+        segments, open_ = take_segments(run)
+        shown = self._shown.get(run.run_id)
+        if segments or (open_ is not None and open_ != shown):
+            self._shown[run.run_id] = open_
+            run.segments_written += len(segments)
+            columns: dict[str, Any] = {
+                "stage": [s[0][0] for s in segments],
+                "part": [s[0][1] for s in segments],
+                "start_ns": [s[0][2] for s in segments],
+                "end_ns": [s[1] for s in segments],
+                "visit": [s[0][3] for s in segments],
+                "seam": [s[0][4] for s in segments],
+                "open": [*open_, *(run.node or (None, None))] if open_ else None,
+            }
+            lines.append(self._line(event("segments", run, source="loop", **columns)))
+        for kind, names, pending in (
+            ("visits", VISIT_COLUMNS, run.pending_visits),
+            ("spans", SPAN_COLUMNS, run.pending_spans),
+        ):
+            rows = [pending.popleft() for _ in range(len(pending))]
+            if rows:
+                columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+                lines.append(self._line(event(kind, run, source="loop", **columns)))
+
+    def _heartbeat(self) -> dict[str, Any]:
+        rows = []
+        for run in list(self.runs.values()):
+            open_ = run.ledger.open
+            if run.started and open_ is not None:
+                node = run.node or (None, None)
+                names = ("stage", "part", "start_ns", "visit", "seam")
+                row: dict[str, Any] = {"run_id": run.run_id, **dict(zip(names, open_, strict=True))}
+                rows.append({**row, "node_id": node[0], "node_class": node[1]})
+        return event("heartbeat", source="journal", open=rows)
+
+    def _line(self, one: dict[str, Any]) -> bytes:
+        try:
+            return self._encode(one) + b"\n"
+        except Exception as error:
+            note("Journal.encode", error)
+            rest = {k: v for k, v in one.items() if isinstance(v, (str, int, float, bool, type(None)))}
+            return self._encode(rest) + b"\n"
+
+    def _write(self, lines: list[bytes]) -> None:
+        now = time.monotonic()
+        if now < self._retry_at:
+            self.lost += len(lines)
+            return
+        try:
+            lines = (self._header_lines() if self._ready(now) else []) + lines
+            if self.lost:
+                lost = event("lost_events", source="journal", count=self.lost, reason=self._reason)
+                lines = [self._line(lost), *lines]
+            self._write_all((b"\n" if self._torn else b"") + b"".join(lines))
+        except OSError as error:
+            self.lost += len(lines)
+            self._reason = f"{type(error).__name__}: {error}"
+            self._retry_at = now + RETRY_S
+            if not self._warned:
+                self._warned = True
+                log.error(
+                    "stagexec: the journal in %s cannot be written (%s). Runs are not affected; events are "
+                    "lost until it can be written again.",
+                    self.folder,
+                    self._reason,
+                )
+            return
+        if self.lost:
+            log.warning("stagexec: the journal is written again; %d events were lost.", self.lost)
+        self.lost = 0
+        self._warned = False
+        self._last_write = clock.now_ns()
+
+    def _write_all(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            done = os.write(self._file, view)
+            view = view[done:]
+            self._torn = bool(view) or data[-1:] != b"\n"
+
+    def _header_lines(self) -> list[bytes]:
+        return [self._line(one) for one in self._header]
+
+    def _ready(self, now: float) -> bool:
+        """Open the file, again when somebody removed it. True when a file had to be made in mid-journal."""
+        remade = False
+        if self._file >= 0 and now - self._checked_at > HEARTBEAT_S:
+            self._checked_at = now
+            if self.path is None or not self.path.exists():
+                os.close(self._file)
+                self._file = -1
+                remade = True
+        if self._file >= 0:
+            return False
+        if self.path is None or not self.path.parent.exists():
+            day = time.strftime("%Y-%m-%d", time.localtime(clock.ANCHOR_WALL_NS / 1e9))
+            name = f"{socket.gethostname()}-{os.getpid()}-{clock.ANCHOR_WALL_NS}.jsonl"
+            self.path = self.folder / "journal" / day / name
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+        self._file = os.open(self.path, flags, 0o644)
+        self._torn = os.fstat(self._file).st_size > 0 and self._torn
+        return remade
+
+
+def take_segments(run: Run) -> tuple[list[Any], Any]:
+    """All closed segments of a run and the open one, as one consistent reading from another thread."""
+    pending = run.ledger.pending
+    taken: list[Any] = []
+    while True:
+        taken += [pending.popleft() for _ in range(len(pending))]
+        open_ = run.ledger.open
+        if not pending:
+            break
+    if taken and open_ is not None and taken[-1][0] is open_:
+        open_ = None  # caught between the two steps of a switch: the next round shows what is open
+    return taken, open_
+
+
+def event(event_type: str, run: Run | None = None, *, source: str, **fields: Any) -> dict[str, Any]:
+    """An event with the fields that every event carries."""
+    return {
+        "event_type": event_type,
+        "run_id": run.run_id if run else None,
+        "condition_id": run.condition_id if run else None,
+        "stage_id": fields.pop("stage_id", None),
+        "ts_mono_ns": fields.pop("ts_mono_ns", None) or clock.now_ns(),
+        "source": source,
+        **fields,
+    }

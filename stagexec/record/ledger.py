@@ -1,0 +1,115 @@
+"""The partition of one run's main lane into segments: a stack of stages, exactly one open.
+
+The hot path is `enter` and `leave`: no dictionaries, no JSON, no locks, no I/O. Every boundary is one
+reading of the clock that ends one segment and begins the next, so the sum is exact by construction.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from stagexec.record.guard import note
+
+Open = tuple[str, "str | None", int, "int | None", "str | None"]
+"""(stage, part, start_ns, visit, seam) of the open segment; replaced whole, so other threads read it whole."""
+
+Segment = tuple[Open, int]
+"""(what was open, end_ns)."""
+
+NO_DEPTH = -1
+"""What `enter` gives back when it faulted: `leave` then does nothing."""
+
+
+class Ledger:
+    """Segments of one run. Only the thread that executes the run may call `enter`, `leave`, `switch`."""
+
+    __slots__ = ("clock", "open", "pending", "stack", "visit")
+
+    def __init__(self, stage: str, start_ns: int, clock: Callable[[], int]) -> None:
+        self.clock = clock
+        self.open: Open | None = (stage, None, start_ns, None, None)
+        self.stack: list[Open] = []
+        self.pending: deque[Segment] = deque()
+        self.visit: int | None = None
+
+    def enter(self, stage: str, part: str | None = None, seam: str | None = None) -> int:
+        """Close the open segment and open one of `stage`. Gives the depth that `leave` wants."""
+        try:
+            stack = self.stack
+            open_ = self.open
+            if open_ is None:
+                return NO_DEPTH  # closed already: a straggler after the run's end
+            now = self.clock()
+            self.pending.append((open_, now))
+            self.open = (stage, part, now, self.visit, seam)
+            stack.append(open_)
+            return len(stack)
+        except Exception as error:
+            note("Ledger.enter", error)
+            return NO_DEPTH
+
+    def leave(self, depth: int) -> None:
+        """Close the segment that `enter` opened at `depth` and reopen the stage that was open before."""
+        try:
+            stack = self.stack
+            open_ = self.open
+            if depth == NO_DEPTH or open_ is None:
+                return
+            if len(stack) != depth and not self._unwind(depth):
+                return
+            now = self.clock()
+            self.pending.append((open_, now))
+            before = stack.pop()
+            self.open = (before[0], before[1], now, before[3], before[4])
+        except Exception as error:
+            note("Ledger.leave", error)
+
+    def switch(self, stage: str, part: str | None = None, seam: str | None = None) -> None:
+        """Close the open segment and open one of `stage` in its place, at the same depth."""
+        try:
+            open_ = self.open
+            if open_ is None:
+                return
+            now = self.clock()
+            self.pending.append((open_, now))
+            self.open = (stage, part, now, self.visit, seam)
+        except Exception as error:
+            note("Ledger.switch", error)
+
+    def depth(self) -> int:
+        """How many stages are suspended below the open one."""
+        return len(self.stack)
+
+    def level(self, depth: int) -> None:
+        """Drop what was entered above `depth` and never left; a node that was torn out leaves such."""
+        try:
+            if len(self.stack) > depth:
+                self.leave(depth + 1)
+        except Exception as error:
+            note("Ledger.level", error)
+
+    def inside(self, seam: str) -> bool:
+        """Is a segment that `seam` opened open or suspended now?"""
+        open_ = self.open
+        if open_ is not None and open_[4] == seam:
+            return True
+        return any(below[4] == seam for below in self.stack)
+
+    def close(self, end_ns: int) -> None:
+        """End the last segment at `end_ns`. Nothing can be entered afterwards."""
+        open_ = self.open
+        if open_ is None:
+            return
+        self.pending.append((open_, end_ns))
+        self.open = None
+        self.stack.clear()
+
+    def _unwind(self, depth: int) -> bool:
+        """Leaves out of order: drop what is above `depth`. False when that depth is gone already."""
+        stack = self.stack
+        if len(stack) < depth:
+            note("Ledger.leave", RuntimeError(f"left depth {depth}, but only {len(stack)} is open"))
+            return False
+        del stack[depth:]
+        return True

@@ -1,0 +1,214 @@
+"""The runs of this process: accepted, executed, verified, closed. Every entry is fenced by the guard.
+
+`run` is the run in execution, or None; seams read it as `live.run` each time.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from stagexec.record import clock, guard
+from stagexec.record.guard import guarded
+from stagexec.record.journal import Journal, event
+from stagexec.record.run import Run
+
+run: Run | None = None
+"""The run in execution on the worker thread, or None."""
+
+journal: Journal | None = None
+timing = "baseline"
+record_text = False
+"""Whether exception messages and the like may be kept (`--stagexec-record-text`)."""
+
+after_execution: Callable[[Run, dict[str, Any]], None] | None = None
+"""Set by delivery: takes a run that has been executed and closes it after its artifacts are checked."""
+
+_waiting: dict[str, list[Run]] = {}
+_waiting_lock = threading.Lock()
+_started = 0
+
+
+@guarded
+def begin_process(folder: Path, **fields: Any) -> None:
+    """Open the journal of this process in the ledger `folder`. Fields: see `process_start`."""
+    global journal
+    journal = Journal(folder)
+    journal.put_header(
+        event("process_start", source="process", ts_mono_ns=clock.ANCHOR_MONO_NS, ts_wall=clock.ANCHOR_WALL_NS, **fields)
+    )
+    journal.start()
+    guard.on_fault = _file_fault
+
+
+@guarded
+def host_facts(**fields: Any) -> None:
+    """File what the host turned out to be, and which loop runs its prompts."""
+    if journal is not None:
+        journal.put_header(event("host_facts", source="process", **fields))
+
+
+@guarded
+def seam_states(states: list[dict[str, Any]]) -> None:
+    """File the state of every seam; called again when they changed."""
+    if journal is not None:
+        journal.put_header(event("seams", source="process", seams=states))
+
+
+@guarded
+def accept(prompt_id: str, fields: dict[str, Any], condition_id: str | None = None, direct: bool = False) -> Run:
+    """A prompt is accepted: from now on its time is counted. Fields: see `run_accepted`."""
+    new = Run(prompt_id, clock.now_ns(), clock.now_ns)
+    new.condition_id = condition_id
+    new.outputs = list(fields.get("selected_outputs", ()))
+    new.class_of = dict(zip(fields.get("nodes", ()), fields.get("classes", ()), strict=False))
+    if not direct:
+        with _waiting_lock:
+            _waiting.setdefault(prompt_id, []).append(new)
+    if journal is not None:
+        journal.open_run(new)
+        accepted = event(
+            "run_accepted",
+            new,
+            source="loop" if direct else "queue",
+            ts_mono_ns=new.accepted_ns,
+            ts_wall=clock.wall_ns(new.accepted_ns),
+            stage_id="queue_wait",
+            prompt_id=prompt_id,
+            direct=direct,
+            **fields,
+        )
+        journal.put(accepted)
+    return new
+
+
+@guarded
+def start(prompt_id: str) -> Run:
+    """The worker took the prompt: it is the run in execution. Accepts it now if no queue did."""
+    if run is not None:  # nobody filed the run before: a pack replaced the queue's methods
+        finish(run, {"host_status": None}, {})
+    with _waiting_lock:
+        waiting = _waiting.get(prompt_id)
+        found = waiting.pop(0) if waiting else None
+        if waiting is not None and not waiting:
+            _waiting.pop(prompt_id, None)
+    return begin(found or accept(prompt_id, {}, direct=True))
+
+
+def begin(new: Run) -> Run:
+    """Make `new` the run in execution, on the calling thread."""
+    global run, _started
+    _started += 1
+    new.thread = threading.get_ident()
+    new.ledger.switch("executor_prepare", "plan")
+    new.started = True
+    run = new
+    journal_event(
+        new,
+        "run_started",
+        source="loop",
+        stage_id="executor_prepare",
+        startup_class="process_cold" if _started == 1 else "warm",
+    )
+    return new
+
+
+@guarded
+def forget(prompt_ids_left: Iterable[str]) -> None:
+    """Prompts left the queue unexecuted: close every waiting run that is not among `prompt_ids_left`."""
+    left = Counter(prompt_ids_left)
+    gone: list[Run] = []
+    with _waiting_lock:
+        for prompt_id in list(_waiting):
+            keep = left[prompt_id]
+            runs = _waiting[prompt_id]
+            gone += runs[keep:]
+            del runs[keep:]
+            if not runs:
+                del _waiting[prompt_id]
+    for one in gone:
+        one.cancel_ns = clock.now_ns()
+        one.started = True
+        close(one, "cancelled", "user_cancel", {"stage": "queue_wait"})
+
+
+@guarded
+def cancel_requested() -> None:
+    """A person asked to interrupt what runs now. Called on the server's thread."""
+    current = run
+    if current is not None and current.cancel_ns is None:
+        current.cancel_ns = clock.now_ns()
+        journal_event(current, "mark", source="seam", name="cancel_requested", detail={})
+
+
+@guarded
+def finish(current: Run, fields: dict[str, Any], history: dict[str, Any]) -> None:
+    """Execution is over and the host has filed it: hand the run to delivery, which closes it."""
+    global run
+    current.ledger.level(0)
+    current.end_visit()
+    current.ledger.switch("delivery_commit", "verify")
+    current.executed = True
+    current.task = None
+    if run is current:
+        run = None
+    journal_event(current, "run_executed", source="loop", stage_id="delivery_commit", **fields)
+    current.thread = None
+    if after_execution is not None:
+        after_execution(current, history)
+    else:
+        close(current, "success_unverified", None, None)
+
+
+@guarded
+def close(done: Run, outcome: str, cause: str | None, error: dict[str, Any] | None) -> None:
+    """End a run: its last segment ends now."""
+    end = clock.now_ns()
+    done.ledger.close(end)
+    done.tensors.clear()
+    journal_event(
+        done,
+        "run_closed",
+        source="verifier",
+        outcome=outcome,
+        cause=cause,
+        error=error,
+        segment_count=None,
+        accepted_ns=done.accepted_ns,
+        finished_ns=end,
+        ts_mono_ns=end,
+        cancel_ns=done.cancel_ns,
+        stopped_ns=done.stopped_ns,
+    )
+    for callback in list(closed_callbacks):
+        callback(done, outcome, cause)
+
+
+closed_callbacks: list[Callable[[Run, str, str | None], None]] = []
+"""Told of each closed run: (run, outcome, cause). The host's web event hangs here."""
+
+
+def journal_event(of: Run | None, event_type: str, **fields: Any) -> None:
+    """File an event of a run, if there is a journal."""
+    if journal is not None:
+        journal.put(event(event_type, of, **fields))
+
+
+def current_for_thread() -> Run | None:
+    """The run in execution if the calling thread executes it."""
+    current = run
+    return current if current is not None and current.thread == threading.get_ident() else None
+
+
+def message_of(error: BaseException) -> str | None:
+    """An exception's text, where text may be kept; it can hold prompts and file contents."""
+    return str(error) if record_text else None
+
+
+def _file_fault(where: str, text: str) -> None:
+    frame = sys.exc_info()[1]
+    journal_event(run, "mark", source="process", name="fault", detail={"where": where, "error": text[:300], "type": type(frame).__name__})

@@ -1,0 +1,40 @@
+"""Where the ledger lies."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+host_folder: Path | None = None
+"""The host's system user directory for `stagexec`, or its user directory; set when the host is known."""
+
+
+def ledger_folder(explicit: str | None = None) -> Path:
+    """The ledger's folder: `explicit`, else $STAGEXEC_LEDGER, else the host's, else the user's own."""
+    named = explicit or os.environ.get("STAGEXEC_LEDGER")
+    if named:
+        return Path(named).expanduser().absolute()
+    if host_folder is not None:
+        return host_folder
+    tree = os.environ.get("COMFYUI_PATH")
+    for base in (Path(tree).expanduser() if tree else None, Path.cwd()):
+        if base is not None and (base / "execution.py").is_file() and (base / "user").is_dir():
+            return system_user_folder(base / "user")
+    return default_folder()
+
+
+def system_user_folder(user: Path) -> Path:
+    """ComfyUI keeps what belongs to no single user under `user/__<name>`; older trees have only `user`."""
+    return user.absolute() / "__stagexec"
+
+
+def default_folder() -> Path:
+    """The ledger of a person who named none and runs no host here."""
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = str(Path.home() / "Library" / "Application Support")
+    else:
+        base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "stagexec"
