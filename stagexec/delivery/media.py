@@ -16,6 +16,14 @@ Probe = tuple[str, "str | None", "dict[str, Any]"]
 OPTIONAL_IMAGES = {".webp": "webp", ".avif": "avif"}
 """Image suffixes that Pillow can read only when it was built so, and the name of that feature."""
 
+SELF_ENDING = frozenset(("PNG", "JPEG", "MPO", "GIF", "WEBP", "AVIF"))
+"""Pillow's names of the formats whose end `structure` finds by itself."""
+
+DAMAGE = (
+    OSError, ValueError, SyntaxError, EOFError, IndexError, KeyError, TypeError, struct.error, zlib.error
+)  # fmt: skip
+"""What Pillow's readers raise when they are fed damaged data."""
+
 DEMUXERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,flac,mp3,ogg,wav,w64"
 """What may be opened. FFmpeg picks by content, and a playlist under a video's name would fetch URLs."""
 
@@ -40,9 +48,9 @@ def image(path: Path) -> Probe:
             facts |= {"mode": opened.mode, "frames": _decode_frames(opened)}
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         return "unverified", f"larger than Pillow's pixel limit: {error}", facts
-    except (ValueError, OSError, SyntaxError, EOFError, IndexError, struct.error, zlib.error) as error:
+    except DAMAGE as error:
         return _image_fault(error, facts)
-    if facts["format"] == "TIFF" and ImageFile.LOAD_TRUNCATED_IMAGES:
+    if ImageFile.LOAD_TRUNCATED_IMAGES and facts["format"] not in SELF_ENDING:
         return "unverified", "Pillow is set to accept truncated images in this process", facts
     return "verified", None, facts
 
@@ -69,7 +77,8 @@ def container(path: Path) -> Probe:
 
     Facts: container, packets, duration_ns (null when the container gives none), streams (a list of
     {type, codec, packets}); of the first video stream, else the first audio one: codec, and width
-    and height. Damage inside a packet is not seen.
+    and height. Damage inside a packet is not seen, except in the last one of FLAC, where it is the
+    only sign of a file that was cut there.
     """
     try:
         import av
@@ -94,9 +103,11 @@ class _Tally:
         self.first = float("inf")
         self.end = 0.0
         self.step = 0.0
+        self.last: Any = None
 
     def add(self, packet: Any) -> None:
         self.corrupt += bool(packet.is_corrupt)
+        self.last = packet
         start = packet.pts if packet.pts is not None else packet.dts
         if start is None or packet.time_base is None:
             return
@@ -124,6 +135,8 @@ def _judge(opened: Any, counts: dict[int, int], tally: _Tally, path: Path) -> Pr
     for stream in wanted:
         if not counts[stream.index]:
             return "corrupt", f"its {stream.type} stream {stream.index} has no packet", facts
+    if facts["container"] == "flac" and not _decodes(tally.last):
+        return "corrupt", "its last frame is incomplete", facts
     if tally.corrupt:
         return "corrupt", f"{tally.corrupt} of its packets are incomplete", facts
     if facts["duration_ns"] and _declares_duration(opened, path):
@@ -131,6 +144,17 @@ def _judge(opened: Any, counts: dict[int, int], tally: _Tally, path: Path) -> Pr
         if missing > max(SHORT_SHARE * facts["duration_ns"] / 1e9, SHORT_STEPS * tally.step):
             return "corrupt", f"its packets end {missing:.3f} s before the duration it declares", facts
     return "verified", None, facts
+
+
+def _decodes(packet: Any) -> bool:
+    import av
+
+    context = packet.stream.codec_context
+    context.options = {"err_detect": "crccheck+explode"}
+    try:
+        return bool(context.decode(packet))
+    except av.error.FFmpegError:
+        return False
 
 
 def _facts(opened: Any, counts: dict[int, int]) -> dict[str, Any]:

@@ -93,8 +93,7 @@ def _riff(file: BinaryIO, size: int) -> Shortfall | None:
     kind = _printable(head[8:12]).strip()
     if declared in UNKNOWN_RIFF_SIZES and kind != "WEBP":
         return Shortfall("unverified", f"{kind} was never finished: its header gives no size")
-    # A missing pad byte after the last chunk is common and harmless.
-    if declared + 8 > size + 1:
+    if declared + 8 > size:
         return _corrupt(f"{kind} declares {declared + 8} bytes and holds {size}")
     return None
 
@@ -138,12 +137,12 @@ def _ebml(file: BinaryIO, size: int) -> Shortfall | None:
         identity = _vint(file, keep_marker=True)
         length = _vint(file, keep_marker=False)
         if identity is None or length is None:
-            return _corrupt("WebM ends inside an element header")
+            return _corrupt("Matroska ends inside an element header")
         if identity[0] == EBML_SEGMENT and length[1]:
-            return Shortfall("unverified", "WebM was never finished: its segment gives no size")
+            return Shortfall("unverified", "Matroska was never finished: its segment gives no size")
         end = file.tell() + length[0]
         if end > size:
-            return _corrupt(f"WebM ends inside an element: {end - size} bytes are missing")
+            return _corrupt(f"Matroska ends inside an element: {end - size} bytes are missing")
         file.seek(end)
     return None
 
@@ -166,6 +165,24 @@ def _ogg(file: BinaryIO, size: int) -> Shortfall | None:
     return None
 
 
+def _mp3(file: BinaryIO, size: int) -> Shortfall | None:
+    """The encoder's own header in the first frame may count the bytes from there on."""
+    head = file.read(10)
+    start = 0
+    if head.startswith(b"ID3") and len(head) == 10:
+        start = 10 + sum((byte & 0x7F) << (7 * (3 - at)) for at, byte in enumerate(head[6:]))
+    file.seek(start)
+    frame = file.read(192)
+    for tag in (b"Xing", b"Info"):
+        at = frame.find(tag)
+        if at < 0 or len(frame) < at + 16:
+            continue
+        flags, _, declared = struct.unpack(">III", frame[at + 4 : at + 16])
+        if flags & 3 == 3 and start + declared > size:
+            return _corrupt(f"MP3 declares {start + declared} bytes and holds {size}")
+    return None
+
+
 def _starts(*magics: bytes) -> Callable[[bytes], bool]:
     return lambda head: head.startswith(magics)
 
@@ -177,6 +194,7 @@ WALKS: tuple[tuple[Callable[[bytes], bool], Callable[[BinaryIO, int], Shortfall 
     (_starts(b"RIFF"), _riff),
     (_starts(b"\x1aE\xdf\xa3"), _ebml),
     (_starts(b"OggS"), _ogg),
+    (_starts(b"ID3", b"\xff\xfb", b"\xff\xfa", b"\xff\xf3", b"\xff\xf2"), _mp3),
     (lambda head: head[4:8] == b"ftyp", _bmff),
 )
 """First bytes of a kind of file, and how its end is found."""

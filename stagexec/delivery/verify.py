@@ -159,6 +159,10 @@ def _content(path: Path, size: int, budget_bytes: int) -> media.Probe:
         return probe(path)
     except MemoryError:
         return "unverified", "not enough memory to decode it", {}
+    except OSError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a decoder's own fault says nothing of the file
+        return "unverified", f"the check itself failed: {type(error).__name__}: {error}", {}
 
 
 def _whole(probe: Callable[[Path], media.Probe]) -> Callable[[Path], media.Probe]:
