@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "executor": {"record", "stages", "host"},
     "delivery": {"record", "stages"},
     "host": {"executor", "delivery", "record", "public", "stages", "format", "resources", "web"},
-    "main": {"host", "executor", "delivery", "record", "stages", "resources", "web"},
+    "main": {"host", "executor", "delivery", "record", "stages", "format", "resources", "web"},
     "reading": SHARED,
     "answers": {"reading", "stages"},
     "views": {"answers", "reading", "stages", "format"},
@@ -47,7 +47,7 @@ MAY_IMPORT = {
 NARROW = {
     ("executor", "host"): {"stagexec.host.api"},
     ("cli", "record"): {"stagexec.record.paths"},
-    ("cli", "host"): {"stagexec.host.locate"},
+    ("cli", "host"): {"stagexec.host.locate", "stagexec.host.doctor"},
     ("web", "record"): {"stagexec.record.paths"},
 }
 """Where only certain modules of the other folder may be imported."""
