@@ -1,0 +1,122 @@
+"""Nodes that deliver: badly, too little, text, or nothing."""
+# ruff: noqa: N802 (the host asks for these names)
+
+import errno
+import os
+
+from .kinds import ANY, CATEGORY, PREFIX, required
+
+
+def new_file(prefix, suffix):
+    """Path of the next free output file of `prefix`, and the history entry that names it."""
+    import folder_paths
+
+    folder, name, counter, subfolder, _ = folder_paths.get_save_image_path(
+        prefix, folder_paths.get_output_directory()
+    )
+    file = f"{name}_{counter:05}_.{suffix}"
+    return os.path.join(folder, file), {"filename": file, "subfolder": subfolder, "type": "output"}
+
+
+class StxNaNImage:
+    """A black image with one pixel that is not a number."""
+
+    CATEGORY = CATEGORY
+    RETURN_TYPES = ("IMAGE",)
+    FUNCTION = "run"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return required(size=("INT", {"default": 8, "min": 1, "max": 4096}))
+
+    def run(self, size):
+        import torch
+
+        image = torch.zeros(1, size, size, 3)
+        image[0, 0, 0, 0] = float("nan")
+        return (image,)
+
+
+class Saver:
+    """What the output nodes here share."""
+
+    CATEGORY = CATEGORY
+    RETURN_TYPES = ()
+    OUTPUT_NODE = True
+    FUNCTION = "run"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return required(images="IMAGE", filename_prefix=PREFIX)
+
+
+class StxSaveLimited(Saver):
+    """Saves two PNG files of a batch of three; the disk is full at the third."""
+
+    def run(self, images, filename_prefix):
+        from PIL import Image
+
+        for at in range(3):
+            if at == 2:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            pixels = (images[at % len(images)].cpu().numpy() * 255).astype("uint8")
+            path, _ = new_file(filename_prefix, "png")
+            Image.fromarray(pixels).save(path)
+        return {"ui": {"images": []}}
+
+
+class StxTruncatedVideo(Saver):
+    """Writes a video, cuts it in half, and reports it under its final name as if all were well."""
+
+    def run(self, images, filename_prefix):
+        import av
+
+        path, entry = new_file(filename_prefix, "mp4")
+        with av.open(path, mode="w") as container:
+            stream = container.add_stream("mpeg4", rate=8)
+            stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
+            for at in range(24):
+                frame = av.VideoFrame(64, 64, "yuv420p")
+                for plane in frame.planes:
+                    plane.update(bytes([at * 10]) * plane.buffer_size)
+                container.mux(stream.encode(frame))
+            container.mux(stream.encode())
+        os.truncate(path, os.path.getsize(path) // 2)
+        return {"ui": {"images": [entry], "animated": (True,)}}
+
+
+class StxMissingFile(Saver):
+    """Reports a file that it never wrote."""
+
+    def run(self, images, filename_prefix):
+        _, entry = new_file(filename_prefix, "png")
+        return {"ui": {"images": [entry]}}
+
+
+class StxText:
+    """An output node that shows text and writes no file."""
+
+    CATEGORY = CATEGORY
+    RETURN_TYPES = ()
+    OUTPUT_NODE = True
+    FUNCTION = "run"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return required(value=ANY)
+
+    def run(self, value):
+        return {"ui": {"text": [str(value)]}}
+
+
+class StxSilent(StxText):
+    """An output node that neither shows nor writes anything."""
+
+    def run(self, value):
+        return {}
+
+
+NODES = {
+    cls.__name__: cls
+    for cls in (StxNaNImage, StxSaveLimited, StxTruncatedVideo, StxMissingFile, StxText, StxSilent)
+}
