@@ -110,9 +110,11 @@ def shape_of(class_name: str, class_def: Any) -> Shape | None:
     )
 
 
-@guarded
 def _input_types(class_def: Any) -> Any:
-    return class_def.INPUT_TYPES()
+    try:
+        return class_def.INPUT_TYPES()
+    except Exception:  # noqa: BLE001 (the node's own fault, not ours; the host reports it if it matters)
+        return None
 
 
 def _type_name(kind: Any) -> str:

@@ -1,0 +1,83 @@
+"""The shipped tables on real ComfyUI trees, each imported in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = Path(__file__).with_name("real_host.py")
+
+ABSENT = {
+    "0.30.0": {"torch_compile"},
+    "0.20.1": {"torch_compile", "vae_tiles_owned", "transcode_video"},
+    "0.16.3": {"torch_compile", "vae_tiles_owned", "transcode_video", "is_oom"},
+}
+"""What each host has not; torch's compiler is imported only when something is compiled."""
+
+pytestmark = pytest.mark.host
+
+
+@lru_cache
+def tried(tree: Path) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(tree)],
+        cwd=tree,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(params=sorted(ABSENT, reverse=True))
+def version(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def told(version: str, host_tree: Path, old_host_tree: Callable[[str], Path]) -> dict[str, Any]:
+    return tried(host_tree if version == "0.30.0" else old_host_tree(version))
+
+
+def test_every_row_is_installed_or_absent_as_expected(told: dict[str, Any], version: str) -> None:
+    states = {one["seam"]: (one["state"], one["reason"]) for one in told["installed"]}
+    absent = {seam for seam, (state, _) in states.items() if state == "absent"}
+    assert absent == ABSENT[version]
+    assert {
+        seam: why for seam, why in states.items() if seam not in absent and why != ("installed", None)
+    } == {}
+
+
+def test_from_imports_of_the_reader_hold_the_wrapper(told: dict[str, Any]) -> None:
+    assert told["same_reader"] is True
+
+
+def test_upload_and_offload_are_stages_of_their_own(told: dict[str, Any]) -> None:
+    seams = [one[2] for one in told["entered"]]
+    assert "upload_models" in seams
+    assert "offload_models" in seams
+
+
+def test_the_hosts_own_tiled_retry_is_seen_and_its_result_untouched(told: dict[str, Any]) -> None:
+    assert told["retried"] is True
+    assert ["vae_decode", "tiled_retry", "vae_tiles_2d"] in told["entered"]
+
+
+def test_a_saver_s_folder_is_found(told: dict[str, Any]) -> None:
+    assert [one[:2] for one in told["folders"]] == [told["saved"]]
+
+
+def test_undo_leaves_no_wrapper_in_any_module(told: dict[str, Any]) -> None:
+    assert told["left"] == []
+    assert {one["reason"] for one in told["undone"] if one["state"] != "absent"} == set()
