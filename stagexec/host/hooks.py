@@ -35,6 +35,7 @@ class Hooks:
         self.process = process
         self.api: host_api.HostApi | None = None
         self.reason = ""
+        self.journal = True
         places: dict[str, Factory] = {
             "execution:PromptExecutor": self._executor_class,
             "execution:PromptQueue": self._queue_class,
@@ -54,7 +55,8 @@ class Hooks:
             self.api = host_api.HostApi(execution, self.tables)
             self.api.timing = self.timing
             self.api.executor_used, self.reason = conformance.choose(self.api, self.asked)
-            self._begin_process()
+            if self.journal:
+                self._begin_process()
         return self.api
 
     @guarded
