@@ -259,11 +259,3 @@ AnyEvent = (
 )
 
 KINDS: tuple[type[Event], ...] = get_args(AnyEvent)
-
-
-class Envelope(msgspec.Struct, gc=False):
-    """The least that an event of an unknown type must carry to be told apart from garbage."""
-
-    event_type: str
-    ts_mono_ns: int | None = None
-    run_id: str | None = None

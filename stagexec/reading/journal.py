@@ -12,7 +12,6 @@ from stagexec import format as journal_format
 from stagexec.reading import events
 
 _decode = msgspec.json.Decoder(events.AnyEvent).decode
-_decode_envelope = msgspec.json.Decoder(events.Envelope).decode
 
 
 @dataclasses.dataclass(slots=True)
@@ -69,17 +68,14 @@ class Source:
         if not line.strip():
             return None
         try:
-            envelope = _decode_envelope(line)
-        except msgspec.ValidationError as worse:
-            self._note("malformed", file, number, str(worse))
-        except (msgspec.DecodeError, RecursionError):
-            return number, str(error)
+            found = msgspec.json.decode(line)
+        except (msgspec.DecodeError, RecursionError) as worse:
+            return number, str(worse)
+        name = found.get("event_type") if isinstance(found, dict) else None
+        if isinstance(name, str) and name not in journal_format.EVENTS:
+            self._note("unknown_event", file, number, name)
         else:
-            name = envelope.event_type
-            if name in journal_format.EVENTS:
-                self._note("malformed", file, number, f"{name}: {error}")
-            else:
-                self._note("unknown_event", file, number, name)
+            self._note("malformed", file, number, f"{name or 'no event'}: {error}")
         return None
 
     def _check_version(self, file: str, number: int, event: events.ProcessStart) -> None:

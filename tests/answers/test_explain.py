@@ -1,0 +1,165 @@
+"""The sentence that says why a run was faster credits what did it, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stagexec.answers.explain import Difference, explain
+from stagexec.answers.words import human, percent, size
+from stagexec.reading import store
+from tests.reading.fake_journal import (
+    MS,
+    TINY,
+    FakeJournal,
+    FakeRun,
+    S,
+    cached_run,
+    reseeded_run,
+    tiny_run,
+)
+
+Play = Callable[[FakeJournal], object]
+
+
+@pytest.fixture
+def compared(tmp_path: Path) -> Callable[..., Difference]:
+    def compare(first: Play, second: Play, **names: str) -> Difference:
+        journal = FakeJournal().head()
+        first(journal)
+        second(journal)
+        journal.write(tmp_path)
+        a, b = store.load(tmp_path).runs
+        return explain(a, b, **names)
+
+    return compare
+
+
+def cold(journal: FakeJournal) -> None:
+    tiny_run(journal, "aaaa", "process_cold", load_ns=5 * S)
+
+
+Compared = Callable[..., Difference]
+
+
+def test_a_run_wholly_from_the_cache_says_so_and_that_nothing_was_sampled(compared: Compared) -> None:
+    found = compared(cold, lambda j: cached_run(j, "bbbb"), name_a="the first run", name_b="the second run")
+    assert found.verdict == (
+        "The second run was 6.19 s faster than the first run (6.20 s → 6.00 ms): "
+        "all 5 nodes came from the cache, nothing was sampled."
+    )
+
+
+def test_a_new_seed_credits_the_resident_model_and_not_the_sampling(
+    compared: Compared,
+) -> None:
+    found = compared(cold, lambda j: reseeded_run(j, "bbbb"), name_a="the first run", name_b="the third run")
+    assert found.verdict == (
+        "The third run was 5.08 s faster than the first run (6.20 s → 1.12 s): "
+        "the model was already resident (5.00 s → 2.00 ms, 98% of the difference); "
+        "2 of 5 nodes came from the cache; sampling took about as long (1.00 s → 980 ms)."
+    )
+
+
+def test_a_slower_run_that_had_to_load_its_model_says_so(compared: Compared) -> None:
+    found = compared(lambda j: tiny_run(j, "aaaa"), lambda j: tiny_run(j, "bbbb", load_ns=4 * S))
+    assert "Run B was 3.98 s slower" in found.verdict
+    assert "the model had to be loaded (20.0 ms → 4.00 s, 100% of the difference)" in found.verdict
+    assert "no node came from the cache" in found.verdict
+
+
+def test_a_rerun_after_a_cached_run_does_not_blame_the_sampler(compared: Compared) -> None:
+    found = compared(lambda j: cached_run(j, "aaaa"), lambda j: reseeded_run(j, "bbbb"))
+    assert "sampling was done anew, run A had it from the cache" in found.verdict
+    assert "sampling took longer" not in found.verdict
+
+
+def sampler_from_cache(journal: FakeJournal) -> None:
+    run = FakeRun(journal, "bbbb", TINY).spend(MS).start(cached=("1", "2", "3"))
+    run.visit(1, "4", "VAEDecode", [("vae_decode", 100 * MS)])
+    run.visit(2, "5", "SaveImage", [("native_materialize", 30 * MS)])
+    run.execute().close()
+
+
+def test_sampling_that_the_cache_saved_is_credited_to_the_cache(compared: Compared) -> None:
+    found = compared(lambda j: tiny_run(j, "aaaa"), sampler_from_cache)
+    assert "sampling fell away, its nodes came from the cache" in found.verdict
+    assert "3 of 5 nodes came from the cache" in found.verdict
+    assert "sampling took" not in found.verdict
+
+
+def test_sampling_that_was_really_faster_is_credited_to_sampling(compared: Compared) -> None:
+    found = compared(
+        lambda j: reseeded_run(j, "aaaa"), lambda j: reseeded_run(j, "bbbb", sampling_ns=300 * MS)
+    )
+    assert "sampling took less (980 ms → 300 ms, 100% of the difference)" in found.verdict
+
+
+def test_two_equal_runs_took_about_as_long_and_no_stage_is_blamed(compared: Compared) -> None:
+    found = compared(lambda j: tiny_run(j, "aaaa"), lambda j: tiny_run(j, "bbbb", load_ns=21 * MS))
+    assert found.verdict == (
+        "Run B took about as long as run A (1.22 s → 1.22 s): "
+        "no node came from the cache, 5 nodes executed; sampling took about as long (1.00 s → 1.00 s)."
+    )
+
+
+def failed(journal: FakeJournal) -> None:
+    run = FakeRun(journal, "bbbb", TINY).spend(MS).start()
+    run.visit(1, "3", "KSampler", [("sampling", 5 * MS)], kind="failed")
+    run.execute().close("failed", "oom", error={"stage": "sampling", "node_id": "3"})
+
+
+def test_a_failed_run_is_never_called_faster(compared: Compared) -> None:
+    found = compared(lambda j: tiny_run(j, "aaaa"), failed)
+    assert found.verdict == (
+        "Run B ended as failed in sampling (node 3) after 6.00 ms, so the two times cannot be compared."
+    )
+
+
+def test_deltas_per_stage_add_up_to_the_total_difference_and_shares_to_one(compared: Compared) -> None:
+    found = compared(cold, lambda j: reseeded_run(j, "bbbb"))
+    assert sum(d.delta_ns for d in found.stages) == found.delta_ns == found.total_b_ns - found.total_a_ns
+    assert sum(d.share or 0 for d in found.stages) == pytest.approx(1)
+
+
+def test_what_changed_is_listed_with_both_sides(compared: Compared) -> None:
+    found = compared(cold, lambda j: reseeded_run(j, "bbbb"))
+    changed = {c["what"]: (c["a"], c["b"]) for c in found.changed}
+    assert changed["startup_class"] == ("process_cold", "warm")
+    assert changed["seeds"] == ([["3", "seed", 7]], [["3", "seed", 8]])
+    assert changed["cached_nodes"] == ([], ["1", "2"])
+    assert changed["executed_nodes"] == (["1", "2", "3", "4", "5"], ["3", "4", "5"])
+    assert "condition" not in changed
+
+
+def test_prompts_that_differ_in_more_than_seeds_are_warned_about(compared: Compared) -> None:
+    found = compared(
+        lambda j: FakeRun(j, "aaaa", TINY).start().execute().close(),
+        lambda j: FakeRun(j, "bbbb", TINY, prompt_hash="ff" * 32).start().execute().close(),
+    )
+    assert found.warnings == ["the prompts differ in more than their seeds"]
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [
+        (None, "-"),
+        (0, "0 s"),
+        (1, "0.00 ms"),
+        (2_345_678, "2.35 ms"),
+        (31 * MS, "31.0 ms"),
+        (980 * MS, "980 ms"),
+        (-9_810 * MS, "-9.81 s"),
+        (184 * S, "3 min 04 s"),
+        (7380 * S, "2 h 03 min"),
+    ],
+)
+def test_durations_are_said_in_the_unit_that_people_would_use(ns: int | None, text: str) -> None:
+    assert human(ns) == text
+
+
+def test_shares_and_sizes_are_said_shortly() -> None:
+    assert (percent(0.824), percent(None)) == ("82%", "-")
+    assert [size(n) for n in (None, 12, 1234, 5_000_000_000)] == ["-", "12 B", "1.2 kB", "5.0 GB"]

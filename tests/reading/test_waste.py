@@ -1,0 +1,117 @@
+"""Wasted time: visits that no delivered artifact depends on, and all that follows a cancel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stagexec.reading import rows, store
+from tests.reading.fake_journal import MS, TINY, FakeJournal, FakeRun
+from tests.reading.test_runs import expanded
+
+FORK: dict[str, Any] = {
+    "1": ("Load", []),
+    "2": ("Save", ["1"]),
+    "3": ("Slow", ["1"]),
+    "4": ("Raise", ["3"]),
+}
+
+
+def wasted(journal: FakeJournal, ledger: Path) -> Any:
+    journal.write(ledger)
+    (run,) = store.load(ledger).runs
+    row = rows.summary(run)
+    assert row["wasted_kind"] == "estimated"
+    return row["wasted_ns"]
+
+
+def forked(journal: FakeJournal) -> FakeRun:
+    run = FakeRun(journal, "aaaa", FORK, selected_outputs=["2", "4"]).spend(MS).start()
+    run.visit(1, "1", "Load", [("node_other", 1)])
+    run.visit(2, "2", "Save", [("native_materialize", 10)])
+    run.visit(3, "3", "Slow", [("node_other", 100), ("external_wait", 50)])
+    return run.visit(4, "4", "Raise", [("node_other", 1000)], kind="failed")
+
+
+def test_a_successful_run_wastes_nothing(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    forked(journal).artifact("2").artifact("4").execute().close()
+    assert wasted(journal, tmp_path) == 0
+
+
+def test_the_dead_branch_of_a_partial_run_is_wasted_and_host_stages_are_not(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    forked(journal).artifact("2").execute().close("partial", "node_exception")
+    assert wasted(journal, tmp_path) == 1100
+
+
+@pytest.mark.parametrize("fields", [{"state": "missing"}, {"state": "corrupt"}, {"orphan": True}])
+def test_an_artifact_that_was_not_delivered_redeems_nothing(tmp_path: Path, fields: dict[str, Any]) -> None:
+    journal = FakeJournal().head()
+    forked(journal).artifact("2", **fields).execute(outputs={"2": 1}).close("failed", "artifact_missing")
+    assert wasted(journal, tmp_path) == 1111
+
+
+def test_an_unverified_artifact_counts_as_delivered(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    forked(journal).artifact("2", state="unverified").execute().close("partial")
+    assert wasted(journal, tmp_path) == 1100
+
+
+def test_output_that_is_no_file_counts_as_delivered(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    forked(journal).execute(outputs={"4": 1}).close("success_unverified")
+    assert wasted(journal, tmp_path) == 10
+
+
+def test_what_an_expansion_grew_counts_with_its_parent(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    expanded(journal).artifact("3").execute().close()
+    assert wasted(journal, tmp_path) == 0
+
+
+def test_an_artifact_of_an_expansion_child_redeems_its_parent_and_what_that_took(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    expanded(journal).artifact("2bx").execute().close("partial")
+    assert wasted(journal, tmp_path) == 5
+
+
+def test_everything_after_a_cancel_is_wasted_from_the_middle_of_a_segment_on(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    run = FakeRun(journal, "aaaa", FORK, selected_outputs=["2", "4"]).spend(MS).start()
+    run.visit(1, "1", "Load", [("node_other", 1)])
+    run.visit(2, "2", "Save", [("native_materialize", 10)])
+    cancel = journal.now - 4
+    run.switch("model_load_residency").spend(30)
+    run.artifact("2").execute(cancel_ns=cancel).close("cancelled", "user_cancel", cancel_ns=cancel)
+    assert wasted(journal, tmp_path) == 4 + 30
+
+
+def test_a_run_cancelled_in_the_queue_wastes_nothing(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    run = FakeRun(journal, "aaaa", FORK).spend(500)
+    run.close("cancelled", "user_cancel", cancel_ns=100, error={"stage": "queue_wait"})
+    assert wasted(journal, tmp_path) == 0
+
+
+def test_a_failed_run_wastes_all_its_visits(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    run = FakeRun(journal, "aaaa", TINY).spend(MS).start()
+    run.visit(1, "3", "KSampler", [("sampling", 70), ("model_load_residency", 7)], kind="failed")
+    run.execute(host_status="error").close("failed", "oom")
+    assert wasted(journal, tmp_path) == 77
+
+
+def test_cancel_latency_runs_from_the_request_to_the_stop(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    run = FakeRun(journal, "aaaa", TINY).spend(MS).start()
+    run.visit(1, "3", "KSampler", [("sampling", 1000)], kind="failed")
+    stopped = journal.now
+    run.execute(cancel_ns=stopped - 850).close(
+        "cancelled", "user_cancel", cancel_ns=stopped - 850, stopped_ns=stopped
+    )
+    journal.write(tmp_path)
+    (found,) = store.load(tmp_path).runs
+    assert rows.summary(found)["cancel_latency_ns"] == 850
