@@ -216,13 +216,13 @@ def _verify(seam: Seam) -> None:
 
 def _undo(seam: Seam) -> None:
     _places.pop((id(seam.owner), seam.name), None)
+    if isinstance(seam.installed, SeamWrapper):  # others may hold it by from-import: it goes inert everywhere
+        seam.installed._self_switch.off = True
     current = _raw(seam.owner, seam.name)
     if current is seam.installed:
         setattr(seam.owner, seam.name, seam.original)
         seam.state, seam.reason = "absent", "undone"
         return
-    if isinstance(seam.installed, SeamWrapper):
-        seam.installed._self_switch.off = True
     if current is seam.original:
         seam.state, seam.reason = "absent", "somebody had put the original back"
     else:

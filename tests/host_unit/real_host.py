@@ -32,6 +32,8 @@ def main() -> None:
     import comfy.options
 
     comfy.options.enable_args_parsing()
+    import utils.extra_config  # noqa: F401 (main.py imports it first too: others have a module called utils)
+
     for name in ("execution", "nodes", "latent_preview", "spandrel", "comfy_api_nodes.util.client"):
         importlib.import_module(name)
     for name in ("comfy.audio_encoders.audio_encoders", "comfy_api.latest"):
@@ -105,7 +107,7 @@ def out_of_memory_decode(vae, torch) -> bool:
 
 
 def left_over() -> list[str]:
-    """Names of host attributes that are still wrappers of ours."""
+    """Names of host attributes that are still wrappers of ours and not inert."""
     from stagexec.host.wrap import SeamWrapper
 
     left = []
@@ -114,7 +116,9 @@ def left_over() -> list[str]:
             continue
         for owner in [module, *(one for one in vars(module).values() if isinstance(one, type))]:
             left += [
-                f"{name}.{key}" for key, value in list(vars(owner).items()) if type(value) is SeamWrapper
+                f"{name}.{key}"
+                for key, value in list(vars(owner).items())
+                if type(value) is SeamWrapper and not value._self_switch.off
             ]
     return left
 

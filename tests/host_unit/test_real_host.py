@@ -78,6 +78,6 @@ def test_a_saver_s_folder_is_found(told: dict[str, Any]) -> None:
     assert [one[:2] for one in told["folders"]] == [told["saved"]]
 
 
-def test_undo_leaves_no_wrapper_in_any_module(told: dict[str, Any]) -> None:
+def test_undo_leaves_no_wrapper_at_work_in_any_module(told: dict[str, Any]) -> None:
     assert told["left"] == []
     assert {one["reason"] for one in told["undone"] if one["state"] != "absent"} == set()

@@ -387,6 +387,18 @@ def test_undo_puts_back_exactly_what_stood_there(host_module, load, seams, row) 
     assert {one["reason"] for one in ours.states()} == {"undone"}
 
 
+def test_undo_silences_the_wrapper_that_others_took_by_from_import(
+    host_module, load, seams, row, run
+) -> None:
+    name = host_module(HOST)
+    user = host_module(f"from {name} import work\ndef use(): return work(4)")
+    ours = seams(row("work", f"{name}:work"))
+    module = load(user)
+    ours.undo()
+    assert module.use() == 8
+    assert run.entered == []
+
+
 def test_undo_under_a_pack_leaves_the_pack_and_goes_inert(host_module, load, seams, row, run) -> None:
     name = host_module(HOST)
     ours = seams(row("work", f"{name}:work"))
