@@ -47,6 +47,10 @@ class SetupError(Exception):
     """Something the user can mend; the text says what."""
 
 
+class NotATree(SetupError):
+    """The user named a folder that holds no ComfyUI."""
+
+
 # --- where things go ---------------------------------------------------------------------------------
 
 
@@ -110,13 +114,13 @@ def is_host_tree(folder: Path) -> bool:
 def find_host(argument: str | os.PathLike[str] | None = None, fetch: bool = True) -> Path:
     """The ComfyUI tree to use: the argument, $COMFYUI_PATH, the current folder, else the fetched one.
 
-    Raises SetupError when a tree that was named is none, or when there is none and `fetch` is false.
+    Raises NotATree when a folder that was named is none; SetupError when there is none and `fetch` is false.
     """
     for name, value in (("--stagexec-comfyui", argument), ("$COMFYUI_PATH", os.environ.get("COMFYUI_PATH"))):
         if value:
             folder = Path(value).expanduser().resolve()
             if not is_host_tree(folder):
-                raise SetupError(f"{name}: {folder} is no ComfyUI tree (it needs {', '.join(HOST_MARKS)})")
+                raise NotATree(f"{name}: {folder} is no ComfyUI tree (it needs {', '.join(HOST_MARKS)})")
             return folder
     if is_host_tree(Path.cwd()):
         return Path.cwd()

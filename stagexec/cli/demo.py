@@ -70,7 +70,10 @@ def prepare(comfyui: str | None) -> tuple[pathlib.Path, pathlib.Path]:
     from stagexec.bench import checkpoint, setup
 
     say("looking for a ComfyUI tree, else fetching one")
-    host = setup.find_host(comfyui)
+    try:
+        host = setup.find_host(comfyui)
+    except setup.NotATree as problem:
+        raise common.BadInput(str(problem)) from None
     if missing := missing_requirements(host):
         raise common.BadInput(
             f"this Python lacks what ComfyUI needs ({', '.join(missing)}). "
