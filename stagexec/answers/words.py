@@ -4,13 +4,15 @@ from __future__ import annotations
 
 
 def human(ns: int | None) -> str:
-    """A duration in ms, s, min or h, three digits or so; `-` for None."""
+    """A duration in µs, ms, s, min or h, three digits or so; `-` for None."""
     if ns is None:
         return "-"
     if ns < 0:
         return "-" + human(-ns)
     if ns == 0:
         return "0 s"
+    if ns < 100_000:
+        return f"{ns / 1e3:.2f} µs"
     if ns < 1_000_000_000:
         ms = ns / 1e6
         return f"{ms:.0f} ms" if ms >= 100 else f"{ms:.1f} ms" if ms >= 10 else f"{ms:.2f} ms"
@@ -24,7 +26,7 @@ def human(ns: int | None) -> str:
 
 def percent(share: float | None) -> str:
     """A share of 1 as a percentage without decimals; `-` for None."""
-    return "-" if share is None else f"{share * 100:.0f}%"
+    return "-" if share is None else f"{round(share * 100)}%"
 
 
 def size(count: int | None) -> str:

@@ -236,12 +236,12 @@ def _print_remarks(out: Console, run: dict[str, Any]) -> None:
     if run["lost_events"]:
         out.print(f"[red]{run['lost_events']} events of this process could not be written[/]")
     for note in run["notes"]:
-        out.print(f"note: {text(note)}")
+        out.print(f"note: {text(note)}", soft_wrap=True)
 
 
 def print_difference(out: Console, found: Difference) -> None:
     """The verdict, the stages, and what else changed."""
-    out.print(text(found.verdict))
+    out.print(text(found.verdict), soft_wrap=True)
     table = _table("stage", "A", "B", "B − A", "share", right=("A", "B", "B − A", "share"))
     for d in found.stages:
         table.add_row(text(d.stage), human(d.a_ns), human(d.b_ns), human(d.delta_ns), percent(d.share))

@@ -147,7 +147,7 @@ def test_prompts_that_differ_in_more_than_seeds_are_warned_about(compared: Compa
     [
         (None, "-"),
         (0, "0 s"),
-        (1, "0.00 ms"),
+        (350, "0.35 µs"),
         (2_345_678, "2.35 ms"),
         (31 * MS, "31.0 ms"),
         (980 * MS, "980 ms"),
@@ -161,5 +161,5 @@ def test_durations_are_said_in_the_unit_that_people_would_use(ns: int | None, te
 
 
 def test_shares_and_sizes_are_said_shortly() -> None:
-    assert (percent(0.824), percent(None)) == ("82%", "-")
+    assert (percent(0.824), percent(-0.001), percent(None)) == ("82%", "0%", "-")
     assert [size(n) for n in (None, 12, 1234, 5_000_000_000)] == ["-", "12 B", "1.2 kB", "5.0 GB"]
