@@ -102,7 +102,7 @@ EVENTS: dict[str, dict[str, str]] = {
         "node_id": "list of node ids",
         "node_class": "list of class names",
         "kind": "list of executed, cached, blocked, failed or pending",
-        "list_index": "list of the position in a mapped input list where the visit ended; null when not mapped",
+        "list_index": "list of the position in a mapped input list where the visit ended; null if not mapped",
         "calls": "list of how many times the node's function was called",
         "parent": "list of the ids of the nodes that expanded into this one; null for nodes of the prompt",
         "start_ns": "list of starts",
@@ -138,7 +138,8 @@ EVENTS: dict[str, dict[str, str]] = {
     },
     "run_executed": {
         "host_status": "success or error, as the host filed it; null when the host never filed it",
-        "executed": "null, or the error: {cause, stage, visit, node_id, node_class, list_index, exception_type, message}",
+        "executed": "null, or the error: {cause, stage, visit, node_id, node_class, list_index, "
+        "exception_type, message}",
         "blocked": "list of {visit, node_id, node_class, message}: visits that a blocker stopped",
         "outputs": "history's output node ids -> number of entries",
         "cancel_ns": "when a person asked to cancel; null",

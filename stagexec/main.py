@@ -1,4 +1,4 @@
-"""The launcher: `python -m stagexec.main <ComfyUI's own arguments>` starts the user's ComfyUI under our loop."""
+"""The launcher: `python -m stagexec.main <ComfyUI's arguments>` starts the user's ComfyUI under our loop."""
 
 from __future__ import annotations
 
@@ -30,20 +30,34 @@ def parser() -> argparse.ArgumentParser:
         add_help=False,
         allow_abbrev=False,
     )
-    own.add_argument("--stagexec-comfyui", metavar="DIR", help="ComfyUI's folder (else $COMFYUI_PATH, else here)")
     own.add_argument(
-        "--stagexec-ledger", metavar="DIR", help="the ledger's folder (else $STAGEXEC_LEDGER, else in ComfyUI's user folder)"
+        "--stagexec-comfyui", metavar="DIR", help="ComfyUI's folder (else $COMFYUI_PATH, else here)"
     )
     own.add_argument(
-        "--stagexec-executor", choices=EXECUTORS, help="native: our loop; host: ComfyUI's own, with the ledger around it"
+        "--stagexec-ledger",
+        metavar="DIR",
+        help="the ledger's folder (else $STAGEXEC_LEDGER, else in ComfyUI's user folder)",
     )
-    own.add_argument("--stagexec-timing", choices=TIMING_MODES, default="baseline", help="how time is taken (baseline)")
     own.add_argument(
-        "--stagexec-patches", metavar="FILE", action="append", default=[], help="a seam table of your own (repeatable)"
+        "--stagexec-executor",
+        choices=EXECUTORS,
+        help="native: our loop; host: ComfyUI's own, with the ledger around it",
+    )
+    own.add_argument(
+        "--stagexec-timing", choices=TIMING_MODES, default="baseline", help="how time is taken (baseline)"
+    )
+    own.add_argument(
+        "--stagexec-patches",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="a seam table of your own (repeatable)",
     )
     own.add_argument("--stagexec-strict", action="store_true", help="a refused seam ends the start")
     own.add_argument(
-        "--stagexec-record-text", action="store_true", help="let error messages, which may hold prompts, into the ledger"
+        "--stagexec-record-text",
+        action="store_true",
+        help="let error messages, which may hold prompts, into the ledger",
     )
     return own
 
@@ -81,7 +95,11 @@ def main(argv: list[str] | None = None) -> int:
     }
     hooks = Hooks(tables, mine.stagexec_executor, mine.stagexec_timing, mine.stagexec_strict, process)
     main_file = tree / "main.py"
-    begin(hooks, ["-m", "stagexec.main", *own_words(arguments, theirs), "--stagexec-comfyui", str(tree)], main_file)
+    begin(
+        hooks,
+        ["-m", "stagexec.main", *own_words(arguments, theirs), "--stagexec-comfyui", str(tree)],
+        main_file,
+    )
     return run_host(tree, main_file, theirs)
 
 
@@ -98,7 +116,7 @@ def own_words(all_words: list[str], theirs: list[str]) -> list[str]:
 
 
 def run_host(tree: Path, main_file: Path, theirs: list[str]) -> int:
-    """The host's main.py as `__main__`, as `python main.py` would run it: argv and sys.path[0] are its own."""
+    """The host's main.py as `__main__`, as `python main.py` runs it: argv and sys.path[0] are its own."""
     sys.argv = [str(main_file), *theirs]
     if sys.path and Path(sys.path[0] or ".").absolute() == Path.cwd():
         sys.path.pop(0)  # put there by `python -m`; a folder `utils` beside the user would hide the host's
@@ -106,9 +124,14 @@ def run_host(tree: Path, main_file: Path, theirs: list[str]) -> int:
     try:
         runpy.run_path(str(main_file), run_name="__main__")
     except OSError as error:
-        if error.errno not in (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL) or "address" not in str(error):
+        if error.errno not in (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL) or "address" not in str(
+            error
+        ):
             raise
-        return fail(FAILED, f"ComfyUI cannot listen: {error.strerror or error}. Choose another with --port or --listen.")
+        return fail(
+            FAILED,
+            f"ComfyUI cannot listen: {error.strerror or error}. Choose another with --port or --listen.",
+        )
     return 0
 
 

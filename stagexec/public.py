@@ -40,10 +40,13 @@ class stage:  # noqa: N801 (reads as a verb: `with stagexec.stage("sampling")`)
         self._begin()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
         self._end(error)
 
     def __call__(self, function: F) -> F:
+        """As a decorator."""
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)

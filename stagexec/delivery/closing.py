@@ -43,7 +43,7 @@ class Closer:
             run, history = self._queue.get()
             try:
                 self.close(run, history)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 (the fence of this thread; the run is closed)
                 note("Closer.close", error)
                 live.close(run, "success_unverified" if run.error is None else "failed", None, run.error)
 
@@ -53,28 +53,28 @@ class Closer:
         delivered: dict[str, Delivered] = {}
         known: set[str] = set()
         bad = self._nonfinite(run) or {}
-        for node_id, key, path, state, reason in self._promises(run, outputs):
+        for node_id, path, state, reason in self._promises(run, outputs):
             known.add(path)
             row = self._check(run, node_id, path, state, reason, bad)
             live.journal_event(run, "artifact", source="verifier", stage_id="delivery_commit", **row)
             delivered.setdefault(node_id or "", Delivered()).add(row["state"], row["first_bad"])
-        for path in self._orphans(run, known) or ():
-            row = self._check(run, None, str(path), None, None, {})
+        for left in self._orphans(run, known) or ():
+            row = self._check(run, None, str(left), None, None, {})
             row.update(orphan=True, ready_mono_ns=None)
             live.journal_event(run, "artifact", source="verifier", stage_id="delivery_commit", **row)
         values = artifacts.count_values(outputs, self.directory_of)
         outcome, cause, error = decide(run, delivered, values)
         live.close(run, outcome, cause, error)
 
-    def _promises(self, run: Run, outputs: dict[str, Any]) -> Iterable[tuple[str | None, str, str, Any, Any]]:
+    def _promises(self, run: Run, outputs: dict[str, Any]) -> Iterable[tuple[str | None, str, Any, Any]]:
         seen: set[tuple[str | None, str]] = set()
         for promise in artifacts.from_history(outputs, self.directory_of):
             for node_id in promise.node_ids:
                 seen.add((node_id, promise.path))
-                yield node_id, promise.key, promise.path, promise.state, promise.reason
-        for path, node_id, _ in run.promised:
-            if (node_id, path) not in seen:
-                yield node_id, "stagexec", path, None, None
+                yield node_id, promise.path, promise.state, promise.reason
+        for path, promiser, _ in run.promised:
+            if (promiser, path) not in seen:
+                yield promiser, path, None, None
 
     def _check(
         self,

@@ -95,7 +95,9 @@ class Steps(Coroutine[Any, Any, Any]):
 
 
 @guarded
-def span_of_task(run: Run, task: asyncio.Task[Any], node_id: str, visit: int, stage: str, start_ns: int) -> None:
+def span_of_task(
+    run: Run, task: asyncio.Task[Any], node_id: str, visit: int, stage: str, start_ns: int
+) -> None:
     """Keep the interval of an async node's task as a span once it is done."""
 
     def done(finished: asyncio.Task[Any]) -> None:

@@ -29,7 +29,7 @@ class Duties:
         if self.facts["prompt_model_tracker"]:
             self.executor.prompt_model_tracker.start()
         server = self.executor.server
-        server.client_id = extra_data["client_id"] if "client_id" in extra_data else None
+        server.client_id = extra_data.get("client_id")
         self.executor.status_messages = []
         self.executor.add_message("execution_start", {"prompt_id": prompt_id}, broadcast=False)
         if self.facts["cache_providers"]:
@@ -100,14 +100,16 @@ class Duties:
         self.api.memory_management.set_ram_cache_release_state(release, self.headroom)
 
     def _release_ram(self) -> None:
-        """Old workflows' entries first; then, short of memory, large live ones, pinned memory, all the rest."""
+        """Old workflows' entries first; then, short of memory, large live ones, pinned memory, the rest."""
         release = self.executor.caches.outputs.ram_release
         management = self.api.model_management
         release(self.inactive_headroom)
         short = self.headroom - self.api.available_ram()
         if short > 0:
             short -= release(
-                self.headroom, free_active=True, min_entry_size=self.api.execution.RAM_CACHE_LARGE_INTERMEDIATE
+                self.headroom,
+                free_active=True,
+                min_entry_size=self.api.execution.RAM_CACHE_LARGE_INTERMEDIATE,
             )
         if not management.should_free_pins_for_ram_pressure(short):
             return

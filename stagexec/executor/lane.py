@@ -123,6 +123,7 @@ class VisitRecord:
         self._ui = False
         self._blocks: list[dict[str, Any]] = []
         self._depth = 0
+        self.executed_before: Any = ()
 
     @guarded
     def begin(self, api: Any, node_class: str, class_def: Any, parent: str | None) -> None:
@@ -240,5 +241,5 @@ class VisitRecord:
                 self._ui,
             )
             run.pending_visits.append(row)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (guarded in line: it has to end the visit first)
             note("VisitRecord.end", error)

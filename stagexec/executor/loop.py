@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import logging
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -66,16 +66,23 @@ class NativeLoop:
     success: bool
     status_messages: list[Any]
     history_result: dict[str, Any]
+    handle_execution_error: Callable[..., Any]
 
-    def execute(self, prompt: Any, prompt_id: str, extra_data: Any = {}, execute_outputs: Any = []) -> None:  # noqa: B006
-        """Execute one prompt. Never raises: whatever escapes ends the prompt with an error, and the worker lives on."""
+    def execute(
+        self,
+        prompt: Any,
+        prompt_id: str,
+        extra_data: Any = {},  # noqa: B006 (the host's own signature)
+        execute_outputs: Any = [],  # noqa: B006
+    ) -> None:
+        """Execute one prompt. Never raises: what escapes ends the prompt in an error; the worker lives on."""
         run, direct = run_for(str(prompt_id))
         self.duties = Duties(self.api, self)
         self.history_result = {"outputs": {}, "meta": {}}
         try:
             with lane.executing(self):
-                asyncio.run(self.execute_async(prompt, prompt_id, extra_data, execute_outputs))  # type: ignore[arg-type]
-        except BaseException as error:
+                asyncio.run(self.execute_async(prompt, prompt_id, extra_data, execute_outputs))
+        except BaseException as error:  # noqa: BLE001 (also SystemExit: a node must not end the worker)
             self._escaped(prompt, prompt_id, execute_outputs, run, error)
         finally:
             if direct:
@@ -100,7 +107,9 @@ class NativeLoop:
         finally:
             duties.after_prompt(prompt_id)
 
-    def _escaped(self, prompt: Any, prompt_id: str, outputs: Any, run: Run | None, error: BaseException) -> None:
+    def _escaped(
+        self, prompt: Any, prompt_id: str, outputs: Any, run: Run | None, error: BaseException
+    ) -> None:
         """An error outside every node: file it as the host files a node's, so that clients see an end."""
         logging.error(f"!!! Exception outside of a node !!! {error!r}")
         logging.error("".join(traceback.format_exception(error)))
@@ -114,7 +123,7 @@ class NativeLoop:
             "traceback": traceback.format_tb(error.__traceback__),
             "current_inputs": {},
         }
-        self.handle_execution_error(prompt_id, prompt, [], set(), details, error)  # type: ignore[attr-defined]
+        self.handle_execution_error(prompt_id, prompt, [], set(), details, error)
 
 
 class Prompt:
@@ -187,9 +196,13 @@ class Prompt:
             cached = await self._cached_now()
         with self._part("cleanup"):
             self.api.model_management.cleanup_models_gc()
-        executor.add_message("execution_cached", {"nodes": cached, "prompt_id": self.prompt_id}, broadcast=False)
+        executor.add_message(
+            "execution_cached", {"nodes": cached, "prompt_id": self.prompt_id}, broadcast=False
+        )
         file_cached(self.run, cached)
-        self.nodes = execution.ExecutionList(self.dynprompt, executor.caches.outputs, *self.duties.link_callback())
+        self.nodes = execution.ExecutionList(
+            self.dynprompt, executor.caches.outputs, *self.duties.link_callback()
+        )
         self.known_outputs = executor.caches.outputs.all_node_ids()
         for node_id in list(self.execute_outputs):
             self.nodes.add_node(node_id)
@@ -240,7 +253,12 @@ class Prompt:
 
     def _failed(self, error: Any, exception: Any) -> None:
         self.executor.handle_execution_error(
-            self.prompt_id, self.dynprompt.original_prompt, self.known_outputs, self.executed, error, exception
+            self.prompt_id,
+            self.dynprompt.original_prompt,
+            self.known_outputs,
+            self.executed,
+            error,
+            exception,
         )
 
     async def _announce_intermediates(self) -> None:
@@ -248,7 +266,9 @@ class Prompt:
         if not self.api.facts["intermediate_outputs"]:
             return
         for node_id in self.dynprompt.all_node_ids():
-            if node_id in self.executed or not self.api.execution._is_intermediate_output(self.dynprompt, node_id):
+            if node_id in self.executed or not self.api.execution._is_intermediate_output(
+                self.dynprompt, node_id
+            ):
                 continue
             cached = self.executor.caches.outputs.get(node_id)
             cached = await cached if inspect.isawaitable(cached) else cached
@@ -283,7 +303,10 @@ def executed_fields(run: Run, status: str | None, history: dict[str, Any]) -> di
         "host_status": status,
         "executed": run.error,
         "blocked": run.blocked,
-        "outputs": {node: sum(len(v) for v in ui.values() if isinstance(v, (list, tuple))) for node, ui in outputs.items()},
+        "outputs": {
+            node: sum(len(v) for v in ui.values() if isinstance(v, (list, tuple)))
+            for node, ui in outputs.items()
+        },
         "cancel_ns": run.cancel_ns,
         "stopped_ns": run.stopped_ns,
         "memory": {},
@@ -330,7 +353,7 @@ def escaped_error(api: Any, run: Run | None, error: BaseException) -> None:
 
 
 def place_of(error: BaseException, prompt: dict[str, Any], outputs: Any, run: Run | None) -> str:
-    """The node to name in a message about an error outside every node; one of the prompt's own, if it can be."""
+    """The node to name in a message about an error outside every node; one of the prompt's if possible."""
     named = (run.error or {}).get("node_id") if run is not None else None
     if named in prompt:
         return str(named)

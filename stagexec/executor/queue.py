@@ -14,6 +14,7 @@ validated: OrderedDict[str, int] = OrderedDict()
 """prompt_id -> duration of its validation, ns, until it is accepted."""
 
 MAX_VALIDATED = 1000
+NO_CONDITION: tuple[str | None, dict[str, Any]] = (None, {})
 
 
 class QueueView:
@@ -58,13 +59,15 @@ def accept(api: Any, item: Any) -> None:
     """Begin a run for a queue item: (number, prompt_id, prompt, extra_data, outputs, …)."""
     number, prompt_id, prompt, extra_data, outputs = item[:5]
     fields = describe(api, prompt, list(outputs))
-    condition_id, more = condition_of(api, prompt, extra_data, list(outputs)) or (None, {})
+    condition_id, more = condition_of(api, prompt, extra_data, list(outputs)) or NO_CONDITION
     fields.update(more, number=number, validate_ns=validated.pop(str(prompt_id), None))
     live.accept(str(prompt_id), fields, condition_id)
 
 
 @guarded
-def condition_of(api: Any, prompt: Any, extra_data: Any, outputs: list[str]) -> tuple[str | None, dict[str, Any]]:
+def condition_of(
+    api: Any, prompt: Any, extra_data: Any, outputs: list[str]
+) -> tuple[str | None, dict[str, Any]]:
     """The condition's id and what is kept beside it: (id, {prompt_hash, seeds})."""
     found: tuple[str | None, dict[str, Any]] = api.condition_of(prompt, extra_data, outputs)
     return found
@@ -92,7 +95,12 @@ def describe(api: Any, prompt: dict[str, Any], outputs: list[str]) -> dict[str, 
 
 def is_link(value: Any) -> bool:
     """Is this input a link, [node id, socket]?"""
-    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], (int, float))
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and isinstance(value[0], str)
+        and isinstance(value[1], (int, float))
+    )
 
 
 @guarded

@@ -24,8 +24,8 @@ OOM_TIP = (
     "have accidentally set the batch_size to a large number."
 )
 LOADER_TIP = (
-    '\n\nTIPS: If you have any "Load CLIP" or "*CLIP Loader" nodes in your workflow connected to this sampler '
-    "node make sure the correct file(s) and type is selected."
+    '\n\nTIPS: If you have any "Load CLIP" or "*CLIP Loader" nodes in your workflow connected to this '
+    "sampler node make sure the correct file(s) and type is selected."
 )
 """The host's own hints, word for word: clients show them."""
 
@@ -70,7 +70,9 @@ class Visit:
         node = given.dynprompt.get_node(self.node_id)
         self.class_type = node["class_type"]
         self.class_def = class_of(api, self.class_type)
-        self.record.begin(api, self.class_type, self.class_def, given.dynprompt.get_parent_node_id(self.node_id))
+        self.record.begin(
+            api, self.class_type, self.class_def, given.dynprompt.get_parent_node_id(self.node_id)
+        )
         try:
             cached = await settled(given.caches.outputs.get(self.node_id))
             if cached is not None:
@@ -215,7 +217,9 @@ class Visit:
         tasks = [task for task in outputs if isinstance(task, asyncio.Task)]
         if self.run is not None:
             for task in tasks:
-                span_of_task(self.run, task, self.node_id, self.record.number, self.record.stage, self.record.start_ns)
+                span_of_task(
+                    self.run, task, self.node_id, self.record.number, self.record.stage, self.record.start_ns
+                )
 
         async def release_when_done() -> None:
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -238,7 +242,12 @@ class Visit:
             "output": ui,
         }
         if given.server.client_id is not None:
-            message = {"node": self.node_id, "display_node": display, "output": ui, "prompt_id": given.prompt_id}
+            message = {
+                "node": self.node_id,
+                "display_node": display,
+                "output": ui,
+                "prompt_id": given.prompt_id,
+            }
             given.server.send_sync("executed", message, given.server.client_id)
         self.record.announced(True)
 
@@ -281,7 +290,11 @@ class Visit:
             logging.info("Memory summary:\n%s", self.api.model_management.debug_memory_summary())
             logging.error("Got an OOM, unloading all loaded models.")
             self.api.model_management.unload_all_models()
-        elif isinstance(error, RuntimeError) and "mat1 and mat2 shapes" in str(error) and "Sampler" in self.class_type:
+        elif (
+            isinstance(error, RuntimeError)
+            and "mat1 and mat2 shapes" in str(error)
+            and "Sampler" in self.class_type
+        ):
             tips = LOADER_TIP
         return {
             "node_id": self._real_id(),

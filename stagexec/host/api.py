@@ -84,7 +84,8 @@ class HostApi:
         """Does the console show DEBUG, by this host's own arguments?"""
         level = getattr(self.execution, "get_console_log_level", None)
         verbose = self.execution.args.verbose
-        return (level(verbose) if level is not None else verbose) == "DEBUG"
+        shown: Any = level(verbose) if level is not None else verbose
+        return bool(shown == "DEBUG")
 
     def available_ram(self) -> int:
         """Bytes of memory that the host takes for available."""
@@ -106,5 +107,3 @@ def version() -> str | None:
         return None
     found = getattr(module, "__version__", None)
     return str(found) if found is not None else None
-
-

@@ -20,7 +20,9 @@ class Conditions:
         self._fixed: dict[str, Any] | None = None
         self._stored: set[str] = set()
 
-    def of(self, prompt: dict[str, Any], extra_data: dict[str, Any], outputs: list[str]) -> tuple[str, dict[str, Any]]:
+    def of(
+        self, prompt: dict[str, Any], extra_data: dict[str, Any], outputs: list[str]
+    ) -> tuple[str, dict[str, Any]]:
         """(condition id, {prompt_hash, seeds}) of a prompt; the manifest goes to the ledger once."""
         prompt_hash, seeds = condition.api_prompt_hash(prompt)
         workflow, reason = condition.workflow_hash(extra_data, seeds)

@@ -24,12 +24,17 @@ class DoctorFailed(Exception):
 
 
 def report(comfyui: str | None, patches: tuple[str, ...] = ()) -> dict[str, Any]:
-    """{host, facts, executor, seams, problems}. Raises HostNotFound, or DoctorFailed when it cannot be imported."""
+    """{host, facts, executor, seams, problems}. Raises HostNotFound, or DoctorFailed on a failed import."""
     tree = locate(comfyui)
     command = [sys.executable, "-m", "stagexec.host.doctor", str(tree), *patches]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [package_parent(), os.environ.get("PYTHONPATH")]))}
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [package_parent(), os.environ.get("PYTHONPATH")])),
+    }
     try:
-        done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=env, timeout=TIMEOUT_S, check=False
+        )
     except subprocess.TimeoutExpired:
         raise DoctorFailed(f"importing the host in {tree} took more than {TIMEOUT_S} s") from None
     lines = done.stdout.strip().splitlines()
@@ -55,16 +60,20 @@ def look(tree: Path, patches: list[str]) -> dict[str, Any]:
     hooks = Hooks(load(patches), None, "baseline", False, {})
     hooks.journal = False
     hooks.install()
-    import comfy.options  # type: ignore[import-not-found]
+    import comfy.options
 
     comfy.options.enable_args_parsing()
-    import execution  # type: ignore[import-not-found]  # noqa: F401
+    import execution  # noqa: F401 (what we came for happens on import)
 
     import_the_rest()
     api = hooks.api
     assert api is not None
     seams = hooks.seams.verify()
-    problems = [f"seam {s['seam']} at {s['target']}: {s['state']}: {s['reason']}" for s in seams if s["state"] in ("refused", "lost")]
+    problems = [
+        f"seam {s['seam']} at {s['target']}: {s['state']}: {s['reason']}"
+        for s in seams
+        if s["state"] in ("refused", "lost")
+    ]
     return {
         "host": {"path": str(tree), "version": api.version(), "fingerprint": api.fingerprint},
         "facts": api.facts,
@@ -91,7 +100,8 @@ def main() -> int:
 
     with contextlib.redirect_stdout(sys.stderr):
         found = look(Path(sys.argv[1]), sys.argv[2:])
-    print(json.dumps(found), flush=True)
+    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.flush()
     return 0
 
 

@@ -28,7 +28,9 @@ log = logging.getLogger("stagexec")
 class Hooks:
     """All that this process does to the host. `executor`: native, host, or None for what fits the host."""
 
-    def __init__(self, tables: Tables, executor: str | None, timing: str, strict: bool, process: dict[str, Any]) -> None:
+    def __init__(
+        self, tables: Tables, executor: str | None, timing: str, strict: bool, process: dict[str, Any]
+    ) -> None:
         self.tables = tables
         self.asked = executor
         self.timing = timing
@@ -43,7 +45,9 @@ class Hooks:
             "execution:validate_prompt": self._validate,
         }
         rows = [row for row in tables.seams.values() if row.kind == "replace"]
-        self.seams = Seams(tables, {row.id: places[t] for row in rows for t in row.target if t in places}, strict)
+        self.seams = Seams(
+            tables, {row.id: places[t] for row in rows for t in row.target if t in places}, strict
+        )
 
     def install(self) -> None:
         """Before the host starts."""

@@ -23,7 +23,7 @@ on_fault: Callable[[str, str], None] | None = None
 _seen: set[str] = set()
 _filing = threading.local()
 
-F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R")
 
 
 def note(where: str, error: BaseException) -> None:
@@ -33,7 +33,9 @@ def note(where: str, error: BaseException) -> None:
         faults.append((where, text))
     if where not in _seen:
         _seen.add(where)
-        log.warning("stagexec: a fault in our own bookkeeping (%s): %s. The run is not affected.", where, text)
+        log.warning(
+            "stagexec: a fault in our own bookkeeping (%s): %s. The run is not affected.", where, text
+        )
     if on_fault is not None and not getattr(_filing, "busy", False):
         _filing.busy = True  # filing may fault too; that one is only counted
         try:
@@ -44,7 +46,7 @@ def note(where: str, error: BaseException) -> None:
             _filing.busy = False
 
 
-def guarded(function: F) -> F:
+def guarded(function: Callable[..., R]) -> Callable[..., R | None]:
     """Wrap bookkeeping so that its errors are noted and None is returned in their place."""
 
     @functools.wraps(function)
@@ -57,4 +59,4 @@ def guarded(function: F) -> F:
 
     call.body = function  # type: ignore[attr-defined]
     GUARDED[f"{function.__module__}.{function.__qualname__}"] = call
-    return call  # type: ignore[return-value]
+    return call

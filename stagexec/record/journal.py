@@ -130,7 +130,7 @@ class Journal:
         while not self._stop:
             try:
                 self.tick()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 (the fence of this thread)
                 note("Journal.tick", error)
                 time.sleep(HEARTBEAT_S)
             if any(run.started for run in list(self.runs.values())):
@@ -207,7 +207,7 @@ class Journal:
     def _line(self, one: dict[str, Any]) -> bytes:
         try:
             return self._encode(one) + b"\n"
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (what cannot be encoded is noted, its plain fields kept)
             note("Journal.encode", error)
             rest = {k: v for k, v in one.items() if isinstance(v, (str, int, float, bool, type(None)))}
             return self._encode(rest) + b"\n"
@@ -268,7 +268,9 @@ class Journal:
             name = f"{socket.gethostname()}-{os.getpid()}-{clock.ANCHOR_WALL_NS}.jsonl"
             self.path = self.folder / "journal" / day / name
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+        flags = (
+            os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+        )
         self._file = os.open(self.path, flags, 0o644)
         self._torn = os.fstat(self._file).st_size > 0 and self._torn
         return remade

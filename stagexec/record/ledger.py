@@ -12,7 +12,7 @@ from collections.abc import Callable
 from stagexec.record.guard import note
 
 Open = tuple[str, "str | None", int, "int | None", "str | None"]
-"""(stage, part, start_ns, visit, seam) of the open segment; replaced whole, so other threads read it whole."""
+"""(stage, part, start_ns, visit, seam) of the open segment; replaced whole: other threads read it whole."""
 
 Segment = tuple[Open, int]
 """(what was open, end_ns)."""

@@ -39,7 +39,13 @@ def begin_process(folder: Path, **fields: Any) -> None:
     global journal
     journal = Journal(folder)
     journal.put_header(
-        event("process_start", source="process", ts_mono_ns=clock.ANCHOR_MONO_NS, ts_wall=clock.ANCHOR_WALL_NS, **fields)
+        event(
+            "process_start",
+            source="process",
+            ts_mono_ns=clock.ANCHOR_MONO_NS,
+            ts_wall=clock.ANCHOR_WALL_NS,
+            **fields,
+        )
     )
     journal.start()
     guard.on_fault = _file_fault
@@ -60,7 +66,9 @@ def seam_states(states: list[dict[str, Any]]) -> None:
 
 
 @guarded
-def accept(prompt_id: str, fields: dict[str, Any], condition_id: str | None = None, direct: bool = False) -> Run:
+def accept(
+    prompt_id: str, fields: dict[str, Any], condition_id: str | None = None, direct: bool = False
+) -> Run:
     """A prompt is accepted: from now on its time is counted. Fields: see `run_accepted`."""
     new = Run(prompt_id, clock.now_ns(), clock.now_ns)
     new.condition_id = condition_id
@@ -87,7 +95,7 @@ def accept(prompt_id: str, fields: dict[str, Any], condition_id: str | None = No
 
 
 @guarded
-def start(prompt_id: str) -> Run:
+def start(prompt_id: str) -> Run | None:
     """The worker took the prompt: it is the run in execution. Accepts it now if no queue did."""
     if run is not None:  # nobody filed the run before: a pack replaced the queue's methods
         finish(run, {"host_status": None}, {})
@@ -96,7 +104,8 @@ def start(prompt_id: str) -> Run:
         found = waiting.pop(0) if waiting else None
         if waiting is not None and not waiting:
             _waiting.pop(prompt_id, None)
-    return begin(found or accept(prompt_id, {}, direct=True))
+    taken = found or accept(prompt_id, {}, direct=True)
+    return None if taken is None else begin(taken)
 
 
 def begin(new: Run) -> Run:
@@ -184,7 +193,7 @@ def close(done: Run, outcome: str, cause: str | None, error: dict[str, Any] | No
         cancel_ns=done.cancel_ns,
         stopped_ns=done.stopped_ns,
     )
-    for callback in list(closed_callbacks):
+    for callback in closed_callbacks:
         callback(done, outcome, cause)
 
 
@@ -211,4 +220,10 @@ def message_of(error: BaseException) -> str | None:
 
 def _file_fault(where: str, text: str) -> None:
     frame = sys.exc_info()[1]
-    journal_event(run, "mark", source="process", name="fault", detail={"where": where, "error": text[:300], "type": type(frame).__name__})
+    journal_event(
+        run,
+        "mark",
+        source="process",
+        name="fault",
+        detail={"where": where, "error": text[:300], "type": type(frame).__name__},
+    )

@@ -90,7 +90,9 @@ class Run:
         """Keep a fact of an instant, such as `model_load` or `blocked`."""
         from stagexec.record import live
 
-        live.journal_event(self, "mark", source=fields.pop("source", "seam"), name=name, detail=detail, **fields)
+        live.journal_event(
+            self, "mark", source=fields.pop("source", "seam"), name=name, detail=detail, **fields
+        )
 
     @guarded
     def save_folder(self, folder: str, prefix: str) -> None:
@@ -141,7 +143,9 @@ class TensorRefs:
 
     def keep_made(self, node_id: str, outputs: Iterable[Any], weak: Callable[[Any], Any]) -> None:
         """Keep weak references to the tensors in a visit's outputs, a list of lists."""
-        refs = [weak(t) for values in outputs if isinstance(values, (list, tuple)) for t in tensors_in(values)]
+        refs = [
+            weak(t) for values in outputs if isinstance(values, (list, tuple)) for t in tensors_in(values)
+        ]
         if refs:
             self.made.append((node_id, refs))
 
