@@ -88,12 +88,13 @@ class Seams:
 
     def install_late(self) -> None:
         """Install rows whose target names a file (`folder/file.py:qualname`): node packs and the host's
-        extra nodes are loaded by path, so no import hook sees them. Call it when all nodes are loaded."""
+        extra nodes are loaded by path, so no import hook sees them. Call it when all nodes
+        are loaded; again is harmless."""
         waiting = [
             (seam, target)
             for seam in self.seams.values()
             for target in seam.row.target
-            if _module_of(target).endswith(".py")
+            if seam.state == "absent" and _module_of(target).endswith(".py")
         ]
         if not waiting or not self._on:
             return
