@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -229,22 +228,20 @@ REPORT = {
 
 
 @pytest.fixture
-def doctor(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    """A stand-in for the host's doctor, which needs a host tree."""
-    import stagexec.host
-
-    module = types.ModuleType("stagexec.host.doctor")
+def doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host's doctor without the host: `report` answers by the name of the folder."""
+    from stagexec.host import doctor as real
+    from stagexec.host.locate import HostNotFound
 
     def report(comfyui: str | None) -> dict[str, Any]:
         print("a host that talks on import")
         if comfyui == "nowhere":
-            raise FileNotFoundError("no ComfyUI in nowhere")
+            raise HostNotFound("no ComfyUI in nowhere")
+        if comfyui == "broken":
+            raise real.DoctorFailed("the host cannot be imported here")
         return {**REPORT, "problems": ["seam core.gone was lost"] if comfyui == "sick" else []}
 
-    module.report = report  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "stagexec.host.doctor", module)
-    monkeypatch.setattr(stagexec.host, "doctor", module, raising=False)
-    return module
+    monkeypatch.setattr(real, "report", report)
 
 
 @pytest.mark.usefixtures("doctor")
@@ -265,6 +262,13 @@ def test_doctor_without_a_host_tree_is_a_mistake_of_the_user() -> None:
     result = call("doctor", "--comfyui", "nowhere")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "no ComfyUI in nowhere" in result.stderr
+
+
+@pytest.mark.usefixtures("doctor")
+def test_doctor_of_a_host_that_cannot_be_imported_is_a_failure_in_one_line() -> None:
+    result = call("doctor", "--comfyui", "broken", "--json")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.splitlines()[-1] == "Error: the host cannot be imported here"
 
 
 def test_help_names_every_verb_and_imports_none_of_them() -> None:
