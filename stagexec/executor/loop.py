@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import math
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,6 +38,7 @@ class HostLoop:
             escaped_error(self.api, run, error)
             raise
         finally:
+            file_defeated(run, args[0] if args else kwargs.get("prompt"))
             if direct:
                 finish_direct(self, run)
 
@@ -200,6 +202,7 @@ class Prompt:
             "execution_cached", {"nodes": cached, "prompt_id": self.prompt_id}, broadcast=False
         )
         file_cached(self.run, cached)
+        file_defeated(self.run, self.prompt)
         self.nodes = execution.ExecutionList(
             self.dynprompt, executor.caches.outputs, *self.duties.link_callback()
         )
@@ -322,15 +325,46 @@ def file_cached(run: Run | None, cached: list[str]) -> None:
     live.journal_event(run, "cached", source="loop", stage_id="executor_prepare", nodes=cached)
 
 
+def is_nan(value: Any) -> bool:
+    """Is this the number that no cache key can hold?"""
+    return isinstance(value, float) and math.isnan(value)
+
+
+@guarded
+def file_defeated(run: Run | None, prompt: dict[str, Any]) -> None:
+    """A mark for each node that defeats the cache: its answer to "are you changed?" can never equal itself.
+
+    The host writes the answers into the prompt: a list, or the bare number NaN where asking raised.
+    """
+    if run is None:
+        return
+    for node_id, node in prompt.items():
+        answer = node.get("is_changed")
+        if is_nan(answer):
+            why = "IS_CHANGED raised"
+        elif isinstance(answer, list) and any(map(is_nan, answer)):
+            why = "IS_CHANGED returned NaN"
+        else:
+            continue
+        run.mark(
+            "cache_defeated", {"why": why}, source="loop", node_id=node_id, node_class=node.get("class_type")
+        )
+
+
 @guarded
 def staging_error(api: Any, run: Run | None, error: Any, exception: Any) -> None:
     """A dependency cycle found when no node was ready."""
     if run is None or exception is None:
         return
     node_id = (error or {}).get("node_id")
-    node_class = None
     failure.failed(
-        api, run, exception, stage="executor_overhead", node_id=node_id, node_class=node_class, visit=None
+        api,
+        run,
+        exception,
+        stage="executor_overhead",
+        node_id=node_id,
+        node_class=run.class_of.get(str(node_id)),
+        visit=run.visit_no_of.get(str(node_id)),
     )
 
 
