@@ -108,7 +108,7 @@ class Closer:
             "node_id": node_id,
             "orphan": False,
             "cached": node_id is not None and not executed_now,
-            "ready_mono_ns": run.ready_ns.get(node_id or ""),
+            "ready_mono_ns": run.ready_ns.get(node_id or "", promised_ns(run, path)),
             "first_bad": first_bad,
         }
 
@@ -147,3 +147,8 @@ class Closer:
             for path in artifacts.orphans(folder, prefix, clock.wall_ns(since), known):
                 found[str(path)] = path
         return list(found.values())
+
+
+def promised_ns(run: Run, path: str) -> int | None:
+    """When a node named this file through stagexec.artifact; None when none did."""
+    return next((at for named, _, at in run.promised if named == path), None)
