@@ -74,7 +74,7 @@ def detail(run: Run) -> dict[str, Any]:
         **_summary(run, visits, graph),
         "accepted_mono_ns": run.accepted_ns,
         "finished_mono_ns": run.finished_ns,
-        "error": msgspec.to_builtins(run.error) if run.error else None,
+        "error": {**msgspec.to_builtins(run.error), "cause": run.cause} if run.error else None,
         "host_status": run.executed.host_status if run.executed else None,
         "segments": [
             {"stage": stage, "part": part, "start_ns": start, "end_ns": end, "visit": visit, "seam": seam}

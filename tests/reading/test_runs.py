@@ -180,7 +180,7 @@ def test_a_failed_run_tells_where_it_failed(tmp_path: Path) -> None:
     run.execute(host_status="error").close("failed", "node_exception", error=error)
     (found,) = shown(journal, tmp_path)
     assert (found["error_stage"], found["error_node"], found["cause"]) == ("sampling", "3", "node_exception")
-    assert found["error"] == {**error, "cause": None}
+    assert found["error"] == {**error, "cause": "node_exception"}
 
 
 def test_faults_and_marks_are_told_apart(tmp_path: Path) -> None:
