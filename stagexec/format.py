@@ -34,7 +34,8 @@ OPTIONAL: dict[str, str] = {
 
 EVENTS: dict[str, dict[str, str]] = {
     "process_start": {
-        "format_version": "VERSION of the writer",
+        "format_version": "VERSION of the writer. A file that was removed and made anew in mid-life begins with "
+        "this event, host_facts and seams again, at their old times",
         "pid": "process id",
         "hostname": "machine name",
         "stagexec_version": "version of this package",
@@ -95,7 +96,7 @@ EVENTS: dict[str, dict[str, str]] = {
         "visit": "list of visit numbers or null",
         "seam": "list of ids of the seam that opened the segment, or null: the loop itself",
         "open": "[stage, part, start_ns, visit, seam, node_id, node_class]: what was open when this was "
-        "written; null when the run is closed",
+        "written; null when the run is closed, and in the rare line that was written in mid-switch",
     },
     "visits": {
         "visit": "list of visit numbers",

@@ -51,7 +51,7 @@ class Run:
         self.save_folders: list[tuple[str, str, int]] = []
         self.promised: list[tuple[str, str | None, int]] = []
         self.tensors = TensorRefs()
-        self._failing: tuple[BaseException, str] | None = None
+        self._failing: tuple[int, type, str] | None = None
 
     @property
     def visit(self) -> int | None:
@@ -106,14 +106,19 @@ class Run:
         if len(self.promised) < MAX_SEAM_NOTES:
             self.promised.append((path, node_id, self.clock()))
 
-    def failed_in(self, error: BaseException, stage: str) -> None:
-        """Remember the innermost stage that an exception came out of; the first to say so wins."""
-        if self._failing is None or self._failing[0] is not error:
-            self._failing = (error, stage)
+    def failed_in(self, error: BaseException | None, stage: str) -> None:
+        """Remember the innermost stage that an exception came out of; the first to say so wins.
+
+        Only its identity is kept: its traceback would hold the tensors of every frame alive while the host
+        frees memory and tries again.
+        """
+        if error is not None and (self._failing is None or self._failing[:2] != (id(error), type(error))):
+            self._failing = (id(error), type(error), stage)
 
     def failing_stage(self, error: BaseException) -> str | None:
         """The stage `failed_in` was told for this very exception."""
-        return self._failing[1] if self._failing is not None and self._failing[0] is error else None
+        found = self._failing
+        return found[2] if found is not None and found[:2] == (id(error), type(error)) else None
 
     def on_main_lane(self) -> bool:
         """Is the caller on the thread that executes this run?"""
