@@ -34,8 +34,8 @@ OPTIONAL: dict[str, str] = {
 
 EVENTS: dict[str, dict[str, str]] = {
     "process_start": {
-        "format_version": "VERSION of the writer. A file that was removed and made anew in mid-life begins with "
-        "this event, host_facts and seams again, at their old times",
+        "format_version": "VERSION of the writer. A file made anew in mid-life, because somebody removed it, "
+        "begins with this event, host_facts and seams again, at their old times",
         "pid": "process id",
         "hostname": "machine name",
         "stagexec_version": "version of this package",
