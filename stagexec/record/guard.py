@@ -41,7 +41,8 @@ def note(where: str, error: BaseException) -> None:
         try:
             on_fault(where, text)
         except Exception as second:
-            faults.append(("guard.on_fault", repr(second)))
+            if len(faults) < MAX_FAULTS:
+                faults.append(("guard.on_fault", repr(second)))
         finally:
             _filing.busy = False
 

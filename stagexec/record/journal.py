@@ -33,8 +33,16 @@ HEARTBEAT_S = 0.5
 RETRY_S = 1.0
 """After a failed write, try again this often."""
 
+STOP_S = 5.0
+"""At the end of the process, wait this long for a write that hangs."""
+
+MAX_CONDITIONS = 1000
+"""How many manifests may wait for a disk that cannot be written."""
+
 CLOSING = ("run_closed", "process_end")
 """Events after which nothing more is written of what they close."""
+
+APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
 VISIT_COLUMNS = (
     "visit",
@@ -62,7 +70,7 @@ class Journal:
         self.path: Path | None = None
         self.lost = 0
         self._queue: deque[dict[str, Any]] = deque()
-        self._conditions: deque[condition.Manifest] = deque()
+        self._conditions: deque[condition.Manifest] = deque(maxlen=MAX_CONDITIONS)
         self._wake = threading.Event()
         self._lock = threading.Lock()  # the writer's own: never taken by a run
         self._encode = msgspec.json.Encoder(enc_hook=repr).encode
@@ -70,12 +78,14 @@ class Journal:
         self._torn = False
         self._last_write = 0
         self._retry_at = 0.0
+        self._retry_conditions_at = 0.0
         self._warned = False
         self._stop = False
         self._reason = ""
+        self._pid = os.getpid()
         self._shown: dict[str, Any] = {}
         self._header: list[dict[str, Any]] = []
-        self._checked_at = 0.0
+        self._in_file: list[dict[str, Any]] = []  # the header events that the present file has
         self._thread = threading.Thread(target=self._loop, name="stagexec-journal", daemon=True)
 
     def start(self) -> None:
@@ -90,9 +100,9 @@ class Journal:
             self._wake.set()
 
     def put_header(self, one: dict[str, Any]) -> None:
-        """Hand over an event about the process; a file that has to be made anew begins with them again."""
+        """Hand over an event about the process: tried until it is written, and again in a file made anew."""
         self._header = [h for h in self._header if h["event_type"] != one["event_type"]] + [one]
-        self.put(one)
+        self._wake.set()
 
     def put_condition(self, manifest: condition.Manifest) -> None:
         """Hand over a condition's manifest; it is written once, to a file of its own."""
@@ -113,13 +123,18 @@ class Journal:
         return False
 
     def stop(self, reason: str) -> None:
-        """Write what is left and a `process_end`."""
-        if self._stop:
+        """Write what is left and a `process_end`. Waits for a hanging disk, but not for ever."""
+        if self._stop or os.getpid() != self._pid:  # a forked child has a copy of us, and no business here
             return
         self.put(event("process_end", source="process", reason=reason))
         self._stop = True
+        self._retry_at = 0.0
         self._wake.set()
-        self.tick()
+        if self._lock.acquire(timeout=STOP_S):
+            try:
+                self._round()
+            finally:
+                self._lock.release()
 
     def tick(self) -> None:
         """One round of the writer."""
@@ -136,7 +151,7 @@ class Journal:
             if any(run.started for run in list(self.runs.values())):
                 time.sleep(TICK_S)
                 continue
-            self._wake.wait(HEARTBEAT_S if self.runs else None)
+            self._wake.wait(HEARTBEAT_S if self.runs or self.lost else None)
             self._wake.clear()
 
     def _round(self) -> None:
@@ -152,19 +167,22 @@ class Journal:
                 self._shown.pop(one["run_id"], None)
                 one["segment_count"] = closed.segments_written if closed else None
             lines.append(self._line(one))
-        now = clock.now_ns()
-        if not lines and self.runs and now - self._last_write >= HEARTBEAT_S * 1e9:
+        if not lines and self._beat_is_due():
             lines.append(self._line(self._heartbeat()))
-        if lines:
+        if lines or self.lost or self._header_due():
             self._write(lines)
-        while self._conditions:
-            self._store(self._conditions.popleft())
+        if self._conditions and time.monotonic() >= self._retry_conditions_at:
+            self._store_conditions()
 
-    def _store(self, manifest: condition.Manifest) -> None:
+    def _store_conditions(self) -> None:
         try:
-            condition.store(self.folder, manifest)
-        except OSError as error:
-            note("Journal.store", error)
+            while self._conditions:
+                condition.store(self.folder, self._conditions[0])
+                self._conditions.popleft()
+        except OSError as problem:  # kept, and tried again
+            if self._retry_conditions_at == 0 and not self._warned:
+                log.error("stagexec: conditions in %s cannot be written (%s).", self.folder, problem)
+            self._retry_conditions_at = time.monotonic() + RETRY_S
 
     def _drain(self, run: Run, lines: list[bytes]) -> None:
         if not run.started:
@@ -193,6 +211,10 @@ class Journal:
                 columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
                 lines.append(self._line(event(kind, run, source="loop", **columns)))
 
+    def _beat_is_due(self) -> bool:
+        quiet = clock.now_ns() - self._last_write >= HEARTBEAT_S * 1e9
+        return bool(self.runs) and quiet and time.monotonic() >= self._retry_at
+
     def _heartbeat(self) -> dict[str, Any]:
         rows = []
         for run in list(self.runs.values()):
@@ -207,73 +229,99 @@ class Journal:
     def _line(self, one: dict[str, Any]) -> bytes:
         try:
             return self._encode(one) + b"\n"
-        except Exception as error:  # noqa: BLE001 (what cannot be encoded is noted, its plain fields kept)
+        except UnicodeEncodeError:  # a file name or a prompt with half a character in it: not our fault
+            return self._encode(plain(one)) + b"\n"
+        except Exception as error:  # noqa: BLE001 (what cannot be encoded is noted, what is plain of it kept)
             note("Journal.encode", error)
-            rest = {k: v for k, v in one.items() if isinstance(v, (str, int, float, bool, type(None)))}
-            return self._encode(rest) + b"\n"
+            return self._encode(plain(one)) + b"\n"
+
+    def _header_due(self) -> list[dict[str, Any]]:
+        """The events about the process that the present file does not have."""
+        return [one for one in self._header if not any(one is there for there in self._in_file)]
 
     def _write(self, lines: list[bytes]) -> None:
+        """Write what is due of the header, the count of lost events, and `lines`; or count them as lost."""
         now = time.monotonic()
         if now < self._retry_at:
             self.lost += len(lines)
             return
+        whole, before = 0, self.lost
         try:
-            lines = (self._header_lines() if self._ready(now) else []) + lines
+            self._open_file()
+            due = self._header_due()
+            head = [self._line(one) for one in due]
             if self.lost:
                 lost = event("lost_events", source="journal", count=self.lost, reason=self._reason)
-                lines = [self._line(lost), *lines]
-            self._write_all((b"\n" if self._torn else b"") + b"".join(lines))
-        except OSError as error:
+                head.append(self._line(lost))
+            whole, problem = self._write_all(head + lines)
+            self._in_file += due[:whole]
+            # Beyond the head, the old losses are told, and only what is missing of `lines` is lost.
+            self.lost = len(lines) + len(head) - whole if whole >= len(head) else self.lost + len(lines)
+        except OSError as error:  # there is no file to write to
+            problem = error
             self.lost += len(lines)
-            self._reason = f"{type(error).__name__}: {error}"
-            self._retry_at = now + RETRY_S
-            if not self._warned:
-                self._warned = True
-                log.error(
-                    "stagexec: the journal in %s cannot be written (%s). Runs are not affected; events are "
-                    "lost until it can be written again.",
-                    self.folder,
-                    self._reason,
-                )
+        if problem is not None:
+            self._failed(problem, now)
             return
-        if self.lost:
-            log.warning("stagexec: the journal is written again; %d events were lost.", self.lost)
-        self.lost = 0
+        if before:
+            log.warning("stagexec: the journal is written again; %d events were lost.", before)
         self._warned = False
         self._last_write = clock.now_ns()
 
-    def _write_all(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            done = os.write(self._file, view)
-            view = view[done:]
-            self._torn = bool(view) or data[-1:] != b"\n"
+    def _failed(self, problem: OSError, now: float) -> None:
+        self._reason = f"{type(problem).__name__}: {problem}"
+        self._retry_at = now + RETRY_S
+        if not self._warned:
+            self._warned = True
+            log.error(
+                "stagexec: the journal in %s cannot be written (%s). Runs are not affected; events are "
+                "lost until it can be written again.",
+                self.folder,
+                self._reason,
+            )
 
-    def _header_lines(self) -> list[bytes]:
-        return [self._line(one) for one in self._header]
+    def _write_all(self, lines: list[bytes]) -> tuple[int, OSError | None]:
+        """How many of `lines` are in the file whole, and what ended the writing; ends a torn line first."""
+        start = b"\n" if self._torn else b""
+        data = start + b"".join(lines)
+        done, problem = 0, None
+        try:
+            while done < len(data):
+                done += os.write(self._file, memoryview(data)[done:])
+        except OSError as error:
+            problem = error
+        if done:
+            self._torn = data[done - 1 : done] != b"\n"
+        return data.count(b"\n", len(start), done), problem
 
-    def _ready(self, now: float) -> bool:
-        """Open the file, again when somebody removed it. True when a file had to be made in mid-journal."""
-        remade = False
-        if self._file >= 0 and now - self._checked_at > HEARTBEAT_S:
-            self._checked_at = now
-            if self.path is None or not self.path.exists():
-                os.close(self._file)
-                self._file = -1
-                remade = True
+    def _open_file(self) -> None:
+        """Open the file, anew when somebody removed it."""
         if self._file >= 0:
-            return False
+            if self.path is not None and self.path.exists():
+                return
+            os.close(self._file)
+            self._file = -1
+        self._in_file = []
         if self.path is None or not self.path.parent.exists():
             day = time.strftime("%Y-%m-%d", time.localtime(clock.ANCHOR_WALL_NS / 1e9))
             name = f"{socket.gethostname()}-{os.getpid()}-{clock.ANCHOR_WALL_NS}.jsonl"
             self.path = self.folder / "journal" / day / name
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        flags = (
-            os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-        )
-        self._file = os.open(self.path, flags, 0o644)
-        self._torn = os.fstat(self._file).st_size > 0 and self._torn
-        return remade
+        self._file = os.open(self.path, APPEND, 0o644)
+        self._torn = self._torn and os.fstat(self._file).st_size > 0
+
+
+def plain(value: Any, depth: int = 20) -> Any:
+    """`value` as JSON can hold it: no halves of characters, and type names for what is no plain data."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if depth and isinstance(value, dict):
+        return {plain(str(key)): plain(one, depth - 1) for key, one in value.items()}
+    if depth and isinstance(value, (list, tuple)):
+        return [plain(one, depth - 1) for one in value]
+    return f"<{type(value).__name__}>"
 
 
 def take_segments(run: Run) -> tuple[list[Any], Any]:
@@ -286,7 +334,8 @@ def take_segments(run: Run) -> tuple[list[Any], Any]:
         if not pending:
             break
     if taken and open_ is not None and taken[-1][0] is open_:
-        open_ = None  # caught between the two steps of a switch: the next round shows what is open
+        # Caught between the two steps of a switch: the segment counts as open still, and is taken next time.
+        pending.appendleft(taken.pop())
     return taken, open_
 
 

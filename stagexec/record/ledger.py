@@ -59,8 +59,8 @@ class Ledger:
             if len(stack) != depth and not self._unwind(depth):
                 return
             now = self.clock()
+            before = stack.pop()  # before anything is changed: it raises when depth 0 is left
             self.pending.append((open_, now))
-            before = stack.pop()
             self.open = (before[0], before[1], now, before[3], before[4])
         except Exception as error:
             note("Ledger.leave", error)
@@ -108,7 +108,7 @@ class Ledger:
     def _unwind(self, depth: int) -> bool:
         """Leaves out of order: drop what is above `depth`. False when that depth is gone already."""
         stack = self.stack
-        if len(stack) < depth:
+        if not 1 <= depth <= len(stack):
             note("Ledger.leave", RuntimeError(f"left depth {depth}, but only {len(stack)} is open"))
             return False
         del stack[depth:]

@@ -28,6 +28,20 @@ record_text = False
 after_execution: Callable[[Run, dict[str, Any]], None] | None = None
 """Set by delivery: takes a run that has been executed and closes it after its artifacts are checked."""
 
+UNDESCRIBED: dict[str, Any] = {
+    "number": None,
+    "validate_ns": None,
+    "selected_outputs": [],
+    "nodes": [],
+    "classes": [],
+    "links": [],
+    "output_nodes": [],
+    "seeds": [],
+    "prompt_hash": None,
+    "number_of_nodes": None,
+}
+"""`run_accepted` of a prompt that no queue of ours saw."""
+
 _waiting: dict[str, list[Run]] = {}
 _waiting_lock = threading.Lock()
 _started = 0
@@ -88,7 +102,7 @@ def accept(
             stage_id="queue_wait",
             prompt_id=prompt_id,
             direct=direct,
-            **fields,
+            **{**UNDESCRIBED, **fields},
         )
         journal.put(accepted)
     return new
@@ -165,7 +179,16 @@ def finish(current: Run, fields: dict[str, Any], history: dict[str, Any]) -> Non
     current.task = None
     if run is current:
         run = None
-    journal_event(current, "run_executed", source="loop", stage_id="delivery_commit", **fields)
+    known = {
+        "host_status": None,
+        "executed": current.error,
+        "blocked": current.blocked,
+        "outputs": {},
+        "cancel_ns": current.cancel_ns,
+        "stopped_ns": current.stopped_ns,
+        "memory": {},
+    }
+    journal_event(current, "run_executed", source="loop", stage_id="delivery_commit", **{**known, **fields})
     current.thread = None
     if after_execution is not None:
         after_execution(current, history)
