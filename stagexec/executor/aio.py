@@ -101,7 +101,10 @@ def span_of_task(
     """Keep the interval of an async node's task as a span once it is done."""
 
     def done(finished: asyncio.Task[Any]) -> None:
-        outcome = "cancelled" if finished.cancelled() else "error" if finished.exception() else "done"
+        error = None if finished.cancelled() else finished.exception()
+        outcome = "cancelled" if finished.cancelled() else "error" if error else "done"
+        if error is not None and not isinstance(error, Exception):
+            run.escaped_from = (id(error), node_id, visit, stage)  # it leaves the event loop past every visit
         run.span(f"task:{node_id}", "async_node", start_ns, run.clock(), stage, visit, {"outcome": outcome})
 
     task.add_done_callback(done)

@@ -370,20 +370,16 @@ def staging_error(api: Any, run: Run | None, error: Any, exception: Any) -> None
 
 @guarded
 def escaped_error(api: Any, run: Run | None, error: BaseException) -> None:
-    """An error that no visit caught."""
+    """An error that no visit caught: where it was raised, if an async task said so, else what is open now."""
     if run is None:
         return
-    node = run.node or (None, None)
     open_ = run.ledger.open
-    failure.failed(
-        api,
-        run,
-        error,
-        stage=open_[0] if open_ else None,
-        node_id=node[0],
-        node_class=node[1],
-        visit=run.visit,
-    )
+    node_id, node_class = run.node or (None, None)
+    visit, stage = run.visit, open_[0] if open_ else None
+    if run.escaped_from is not None and run.escaped_from[0] == id(error):
+        _, node_id, visit, stage = run.escaped_from
+        node_class = run.class_of.get(node_id)
+    failure.failed(api, run, error, stage=stage, node_id=node_id, node_class=node_class, visit=visit)
 
 
 def place_of(error: BaseException, prompt: dict[str, Any], outputs: Any, run: Run | None) -> str:

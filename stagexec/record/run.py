@@ -51,6 +51,7 @@ class Run:
         self.save_folders: list[tuple[str, str, int]] = []
         self.promised: list[tuple[str, str | None, int]] = []
         self.tensors = TensorRefs()
+        self.escaped_from: tuple[int, str, int, str] | None = None
         self._failing: tuple[int, type, str] | None = None
 
     @property
