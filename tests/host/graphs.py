@@ -132,6 +132,12 @@ def changed(kind: str = "StxChangedNaN", prefix: str = "changed", color: int = 0
     return line(empty(color), node(kind, image=["1", 0]), save(["2", 0], prefix))
 
 
+def slow_planning(seconds: float = 1.0, prefix: str = "planning", color: int = 0) -> Prompt:
+    """Node "2" holds the host in its planning: nothing is visited before."""
+    slow_node = node("StxChangedSlow", image=["1", 0], seconds=seconds)
+    return line(empty(color), slow_node, save(["2", 0], prefix))
+
+
 def slow(seconds: float = 1.0, prefix: str = "slow", color: int = 0, kind: str = "StxSleep") -> Prompt:
     """Node "2" sleeps: StxSleep, StxThread."""
     return through(kind, prefix, color, seconds=seconds)
@@ -170,6 +176,23 @@ def models(label: int = 0, prefix: str = "models", color: int = 0) -> Prompt:
 def delivers(kind: str, prefix: str = "bad", color: int = 0) -> Prompt:
     """Node "2" is the output: StxTruncatedVideo or StxMissingFile."""
     return line(empty(color), node(kind, images=["1", 0], filename_prefix=prefix))
+
+
+def noise(size: int, batch: int = 1, flat: int = 0, seed: int = 0) -> dict[str, Any]:
+    """Images that no format makes small, but for the first `flat` of them."""
+    return node("StxNoise", size=size, batch=batch, flat=flat, seed=seed)
+
+
+def save_limited(
+    limit: int, saver: dict[str, Any], images: dict[str, Any], *before: dict[str, Any]
+) -> Prompt:
+    """Noise ("1") → a disk that is full from `limit` bytes a file on ("2") → what `before` adds → a saver."""
+    return line(images, node("StxFileLimit", value=["1", 0], bytes=limit), *before, saver)
+
+
+def lift_limit(color: int = 0) -> Prompt:
+    """The disk is as large as before; nothing is saved."""
+    return line(empty(color), node("StxFileLimit", value=["1", 0], bytes=0))
 
 
 def shows(kind: str = "StxText", color: int = 0) -> Prompt:

@@ -67,6 +67,14 @@ class StxAsyncFail(StxRaise):
         raise self.error()
 
 
+class StxAsyncSystemExit(StxRaise):
+    """Raises SystemExit in an async task after `seconds`: past the task, out of the event loop."""
+
+    async def run(self, value, seconds):
+        await asyncio.sleep(seconds)
+        raise SystemExit(3)
+
+
 class StxListEight:
     """The whole numbers 0 to 7 as a list: what consumes it is called eight times."""
 
@@ -127,6 +135,22 @@ class StxChangedRaises(StxChangedNaN):
         raise ValueError("stx: IS_CHANGED failed")
 
 
+class StxChangedSlow(StxChangedNaN):
+    """Holds the host in its planning: IS_CHANGED takes `seconds`."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return required(image="IMAGE", seconds=SECONDS)
+
+    @classmethod
+    def IS_CHANGED(cls, seconds, **_):
+        time.sleep(seconds)
+        return seconds
+
+    def run(self, image, seconds):
+        return (image,)
+
+
 NODES = {
     cls.__name__: cls
     for cls in (
@@ -136,9 +160,11 @@ NODES = {
         StxSystemExit,
         StxKeyboardInterrupt,
         StxAsyncFail,
+        StxAsyncSystemExit,
         StxListEight,
         StxFailAt,
         StxChangedNaN,
         StxChangedRaises,
+        StxChangedSlow,
     )
 }

@@ -4,7 +4,7 @@
 import errno
 import os
 
-from .kinds import ANY, CATEGORY, PREFIX, required
+from .kinds import ANY, CATEGORY, NUMBER, PREFIX, required
 
 
 def new_file(prefix, suffix):
@@ -35,6 +35,49 @@ class StxNaNImage:
         image = torch.zeros(1, size, size, 3)
         image[0, 0, 0, 0] = float("nan")
         return (image,)
+
+
+class StxNoise:
+    """Images of noise, which no format makes small. The first `flat` of them are black instead."""
+
+    CATEGORY = CATEGORY
+    RETURN_TYPES = ("IMAGE",)
+    FUNCTION = "run"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return required(size=NUMBER, batch=NUMBER, flat=NUMBER, seed=NUMBER)
+
+    def run(self, size, batch, flat, seed):
+        import torch
+
+        images = torch.rand(batch, size, size, 3, generator=torch.Generator().manual_seed(seed))
+        images[:flat] = 0.0
+        return (images,)
+
+
+class StxFileLimit:
+    """From now on no file of this process grows beyond `bytes`: a disk that is full. 0 lifts the limit."""
+
+    CATEGORY = CATEGORY
+    RETURN_TYPES = (ANY,)
+    OUTPUT_NODE = True
+    FUNCTION = "run"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return required(value=ANY, bytes=NUMBER)
+
+    @classmethod
+    def IS_CHANGED(cls, **_):
+        return float("nan")
+
+    def run(self, value, bytes):  # noqa: A002
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (bytes or hard, hard))
+        return (value,)
 
 
 class Saver:
@@ -118,5 +161,14 @@ class StxSilent(StxText):
 
 NODES = {
     cls.__name__: cls
-    for cls in (StxNaNImage, StxSaveLimited, StxTruncatedVideo, StxMissingFile, StxText, StxSilent)
+    for cls in (
+        StxNaNImage,
+        StxNoise,
+        StxFileLimit,
+        StxSaveLimited,
+        StxTruncatedVideo,
+        StxMissingFile,
+        StxText,
+        StxSilent,
+    )
 }
