@@ -292,7 +292,8 @@ class Journal:
             problem = error
         if done:
             self._torn = data[done - 1 : done] != b"\n"
-        return data.count(b"\n", len(start), done), problem
+        ends = done + 1 if done > len(start) else done  # the end of its line, if torn, is written next time
+        return data.count(b"\n", len(start), ends), problem
 
     def _open_file(self) -> None:
         """Open the file, anew when somebody removed it."""
