@@ -155,6 +155,7 @@ class Prompt:
         self.awaiting: dict[str, Any] = {}
         self.dynprompt: Any = None
         self.nodes: Any = None
+        self.progress: Any = None
 
     async def execute(self) -> None:
         """From the prompt to `history_result`."""
@@ -162,6 +163,7 @@ class Prompt:
         try:
             await self._plan()
             if await self._visit_all():
+                self._last_progress()
                 await self._announce_intermediates()
                 executor.add_message("execution_success", {"prompt_id": self.prompt_id}, broadcast=False)
         finally:
@@ -187,7 +189,8 @@ class Prompt:
         execution, executor = self.api.execution, self.executor
         self.dynprompt = execution.DynamicPrompt(self.prompt)
         execution.reset_progress_state(self.prompt_id, self.dynprompt)
-        execution.add_progress_handler(execution.WebUIProgressHandler(executor.server))
+        self.progress = execution.WebUIProgressHandler(executor.server)
+        execution.add_progress_handler(self.progress)
         changed = execution.IsChangedCache(self.prompt_id, self.dynprompt, executor.caches.outputs)
         for cache in executor.caches.all:
             with self._part("cache_resolve"):
@@ -254,7 +257,14 @@ class Prompt:
             self.duties.after_node()
         return True
 
+    def _last_progress(self) -> None:
+        """Send a progress state that was held back; the host's own handler holds none."""
+        flush = getattr(self.progress, "flush", None)
+        if flush is not None:
+            flush()
+
     def _failed(self, error: Any, exception: Any) -> None:
+        self._last_progress()
         self.executor.handle_execution_error(
             self.prompt_id,
             self.dynprompt.original_prompt,

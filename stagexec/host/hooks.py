@@ -13,7 +13,11 @@ from typing import Any
 
 from stagexec.delivery.closing import Closer
 from stagexec.executor import queue as queue_view
+from stagexec.executor.keyset import MerkleKeySet
 from stagexec.executor.loop import HostLoop, NativeLoop
+from stagexec.executor.progress import CoalescedProgress
+from stagexec.executor.schedule import Schedule
+from stagexec.executor.validation import make_validate_inputs
 from stagexec.executor.visit import make_execute
 from stagexec.host import api as host_api
 from stagexec.host import conformance, restart, visits
@@ -43,6 +47,10 @@ class Hooks:
             "execution:PromptQueue": self._queue_class,
             "execution:execute": self._execute,
             "execution:validate_prompt": self._validate,
+            "execution:validate_inputs": self._native(self._validate_inputs),
+            "execution:CacheKeySetInputSignature": self._native(mixed(MerkleKeySet)),
+            "execution:ExecutionList": self._native(mixed(Schedule)),
+            "execution:WebUIProgressHandler": self._native(mixed(CoalescedProgress)),
         }
         rows = [row for row in tables.seams.values() if row.kind == "replace"]
         self.seams = Seams(
@@ -105,6 +113,19 @@ class Hooks:
             return make_execute(api, original)
         return visits.make_recorded(api, original)
 
+    def _native(self, make: Callable[[host_api.HostApi, ModuleType, Any], Any]) -> Factory:
+        """A factory that leaves the host's own in place where the host's loop runs the prompts."""
+
+        def factory(module: ModuleType, original: Any) -> Any:
+            api = self._known(module)
+            return make(api, module, original) if api.executor_used == "native" else original
+
+        return factory
+
+    def _validate_inputs(self, _api: host_api.HostApi, _module: ModuleType, original: Any) -> Any:
+        takes_path = "visiting" in inspect.signature(original).parameters
+        return make_validate_inputs(original, takes_path)
+
     def _validate(self, module: ModuleType, original: Any) -> Any:
         self._known(module)
         return timed_validation(original)
@@ -119,6 +140,15 @@ class Hooks:
         if states != self._filed:
             self._filed = [dict(one) for one in states]
             live.seam_states(self._filed)
+
+
+def mixed(part: type) -> Callable[[host_api.HostApi, ModuleType, Any], Any]:
+    """Makes a subclass of the host's class with `part` mixed in, under the host's name."""
+
+    def make(api: host_api.HostApi, module: ModuleType, original: Any) -> Any:
+        return type(original.__name__, (part, original), {"api": api, "__module__": module.__name__})
+
+    return make
 
 
 def timed_validation(original: Any) -> Any:

@@ -1,0 +1,101 @@
+"""The host's key set with our digests in it: what its caches find their entries by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from stagexec.executor.keys import Keys, Local, Taint, digest, encode, fingerprints
+
+LINK = b"L"
+"""Stands in a signature where a link is: its source is in the digest, by place."""
+
+
+class MerkleKeySet:
+    """Mixed into a subclass of the host's `CacheKeySetInputSignature`. One for each cache and sub-cache."""
+
+    api: Any = None
+    keys: dict[str, Any]
+    subcache_keys: dict[str, Any]
+    dynprompt: Any
+
+    def __init__(self, dynprompt: Any, node_ids: Any, is_changed_cache: Any) -> None:
+        super().__init__(dynprompt, node_ids, is_changed_cache)  # type: ignore[call-arg]
+        # All key sets of a prompt share the digests: they hang on the one object that lives as long.
+        shared = vars(is_changed_cache)
+        if "_stagexec_keys" not in shared:
+            shared["_stagexec_keys"] = PromptKeys(self.api, dynprompt, is_changed_cache)
+        self._prompt_keys: PromptKeys = shared["_stagexec_keys"]
+
+    async def add_keys(self, node_ids: Iterable[str]) -> None:
+        """Make the keys of these nodes; their change fingerprints are asked for as the host asks."""
+        wanted = [one for one in node_ids if one not in self.keys and self.dynprompt.has_node(one)]
+        with_id = self.include_node_id_in_input()  # type: ignore[attr-defined]
+        await self._prompt_keys.make(wanted, with_id)
+        for node_id in wanted:
+            self.keys[node_id] = self._prompt_keys.keys.key(node_id)
+            self.subcache_keys[node_id] = (node_id, self.dynprompt.get_node(node_id)["class_type"])
+
+
+class PromptKeys:
+    """The digests of one prompt and what they are made from."""
+
+    def __init__(self, api: Any, dynprompt: Any, is_changed_cache: Any) -> None:
+        self.api = api
+        self.dynprompt = dynprompt
+        self.is_changed_cache = is_changed_cache
+        self.keys = Keys(self._local)
+        self.with_id = False
+        self._asked: set[str] = set()
+        self._changed: dict[str, Any] = {}
+        self._classes: dict[str, bool] = {}
+        self._links: dict[str, list[str]] = {}
+
+    async def make(self, node_ids: list[str], with_id: bool) -> None:
+        """Make the digests of these nodes."""
+        self.with_id = with_id
+        await fingerprints(node_ids, self._sources, self._ask, self._asked)
+        self.keys.make(node_ids)
+
+    async def _ask(self, node_id: str) -> None:
+        if self.dynprompt.has_node(node_id):
+            self._changed[node_id] = await self.is_changed_cache.get(node_id)
+
+    def _sources(self, node_id: str) -> list[str]:
+        """The nodes that a node's links come from, in the order of input names."""
+        if node_id not in self._links:
+            is_link = self.api.execution.is_link
+            inputs = self.dynprompt.get_node(node_id)["inputs"] if self.dynprompt.has_node(node_id) else {}
+            self._links[node_id] = [inputs[name][0] for name in sorted(inputs) if is_link(inputs[name])]
+        return self._links[node_id]
+
+    def _local(self, node_id: str) -> Local | None:
+        if not self.dynprompt.has_node(node_id):
+            return None
+        node = self.dynprompt.get_node(node_id)
+        class_type, inputs = node["class_type"], node["inputs"]
+        taint = Taint()
+        pieces = [encode(class_type, taint), encode(self._changed.get(node_id), taint)]
+        if self.with_id or self._named(class_type):
+            pieces.append(encode(node_id, taint))
+        links = []
+        is_link = self.api.execution.is_link
+        for name in sorted(inputs):
+            value = inputs[name]
+            if is_link(value):
+                source, socket = value
+                links.append((source, encode(socket, taint)))
+                pieces.append(digest(encode(name, taint), LINK))
+            else:
+                pieces.append(digest(encode(name, taint), encode(value, taint)))
+        return Local(digest(*pieces), links, taint.unique, taint.nan)
+
+    def _named(self, class_type: str) -> bool:
+        """Does a key of this class hold the node's own id? Asked once a class."""
+        found = self._classes.get(class_type)
+        if found is None:
+            class_def = self.api.nodes.NODE_CLASS_MAPPINGS[class_type]
+            idempotent = not getattr(class_def, "NOT_IDEMPOTENT", False)
+            found = not idempotent or self.api.names_itself(class_type)
+            self._classes[class_type] = found
+        return found

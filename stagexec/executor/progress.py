@@ -1,0 +1,81 @@
+"""The host's progress messages, kept from growing with the square of the graph.
+
+The host sends the state of every touched node at each start and finish of a node: up to SMALL touched nodes
+that is what is sent here too, message for message. Above, a state is sent when the time that states have cost
+so far is a bounded share of the time gone by; the last one is always sent, also when nothing follows it.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from stagexec.record import clock
+from stagexec.record.guard import guarded
+
+SMALL = 200
+"""Touched nodes up to which every state is sent."""
+
+SHARE = 0.02
+"""Of the time since the graph was no longer small, at most this goes into states."""
+
+COST_NS = 4_000
+"""What one node's entry costs from building to the websocket, measured: 3.4 µs with JSON's encoding."""
+
+
+class CoalescedProgress:
+    """Mixed into a subclass of the host's `WebUIProgressHandler`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._spent_ns = 0
+        self._large_since: int | None = None
+        self._unsent: tuple[Any, ...] | None = None
+        self._timer: threading.Timer | None = None
+        self._lock = threading.RLock()  # between the worker and the timer
+
+    def _send_progress_state(self, prompt_id: str, nodes: dict[str, Any]) -> None:
+        if len(nodes) <= SMALL:
+            super()._send_progress_state(prompt_id, nodes)  # type: ignore[misc]
+            return
+        with self._lock:
+            now = clock.now_ns()
+            if self._large_since is None:
+                self._large_since = now
+            if self._spent_ns <= SHARE * (now - self._large_since):
+                self._send(prompt_id, nodes)
+                return
+            self._unsent = (prompt_id, nodes)
+            if self._timer is None:
+                self._wait_for_turn(now)
+
+    def flush(self) -> None:
+        """Send the state that was held back, if one was: the last is always sent."""
+        with self._lock:
+            unsent, self._unsent = self._unsent, None
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if unsent is not None:
+                self._send(*unsent)
+
+    def _send(self, prompt_id: str, nodes: dict[str, Any]) -> None:
+        self._unsent = None
+        self._spent_ns += COST_NS * len(nodes)
+        super()._send_progress_state(prompt_id, dict(nodes))  # type: ignore[misc]
+
+    def _wait_for_turn(self, now: int) -> None:
+        assert self._large_since is not None
+        due = self._large_since + int(self._spent_ns / SHARE)
+        self._timer = threading.Timer(max(due - now, 0) / 1e9, self._overdue)
+        self._timer.daemon = True
+        self._timer.start()
+
+    @guarded
+    def _overdue(self) -> None:
+        """Nothing has followed for a while, as in a long node: send what was held back."""
+        with self._lock:
+            unsent, self._unsent = self._unsent, None
+            self._timer = None
+            if unsent is not None:
+                self._send(*unsent)
