@@ -157,6 +157,20 @@ EVENTS: dict[str, dict[str, str]] = {
         "cancel_ns": "when a person asked to cancel; null",
         "stopped_ns": "when execution stopped; null when it never started",
     },
+    "identity": {
+        "nodes": "list of node ids of the submitted graph; filed off the run's path, so it may follow run_closed",
+        "constants": "list, one for each of nodes: a short digest of its class and constant inputs, seeds "
+        "included. Equal digests mean equal constants; no value can be read from one",
+        "links": "list, one for each of nodes: a short digest of which outputs it takes inputs from",
+        "is_changed": "{node id: short digest of its answer to the host's question whether it changed}; nodes "
+        "that were not asked are absent, an answer that can never equal itself is nan",
+        "packs": "{class name: custom-node pack} of the graph's classes that are not the host's own",
+    },
+    "condition": {
+        "missing": "list of the manifest's fields that are null; the manifest says why. The event's own "
+        "condition_id names the manifest. It comes last, when all content hashes are known: it may "
+        "follow run_closed",
+    },
     "lost_events": {
         "count": "how many events could not be written since the last that could",
         "reason": "the operating system's error, as text",

@@ -225,6 +225,22 @@ class RunClosed(Event, tag="run_closed"):
     stopped_ns: int | None = None
 
 
+class Identity(Event, tag="identity"):
+    """Digests of what each node of the submitted graph computes, and the packs its classes come from."""
+
+    nodes: list[str] = []
+    constants: list[str] = []
+    links: list[str] = []
+    is_changed: dict[str, str] = {}
+    packs: dict[str, str] = {}
+
+
+class Condition(Event, tag="condition"):
+    """The run's condition is known: `condition_id` names its manifest."""
+
+    missing: list[str] = []
+
+
 class LostEvents(Event, tag="lost_events"):
     """Events that could not be written while the journal could not."""
 
@@ -254,6 +270,8 @@ AnyEvent = (
     | Artifact
     | RunExecuted
     | RunClosed
+    | Identity
+    | Condition
     | LostEvents
     | ProcessEnd
 )

@@ -42,6 +42,8 @@ class Fold:
             events.Artifact: _artifact,
             events.RunExecuted: _executed,
             events.RunClosed: _closed,
+            events.Identity: _identity,
+            events.Condition: _condition,
         }
 
     def take(self, event: events.Event) -> None:
@@ -165,6 +167,14 @@ def _executed(run: Run, event: events.RunExecuted) -> None:
 def _closed(run: Run, event: events.RunClosed) -> None:
     run.closed = event
     run.outcome, run.cause, run.error = event.outcome, event.cause, event.error
+
+
+def _identity(run: Run, event: events.Identity) -> None:
+    run.identity = event
+
+
+def _condition(run: Run, event: events.Condition) -> None:
+    run.missing = event.missing
 
 
 def _complete(run: Run, last_ns: int) -> None:

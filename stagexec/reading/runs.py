@@ -117,6 +117,9 @@ class Run:
     artifacts: list[events.Artifact] = dataclasses.field(default_factory=list)
     executed: events.RunExecuted | None = None
     closed: events.RunClosed | None = None
+    identity: events.Identity | None = None
+    missing: list[str] | None = None
+    """Fields of its condition that are null; None while the condition is not known."""
     opens: list[events.Open] = dataclasses.field(default_factory=list)
     """What was seen open since the last segment was written, oldest first."""
     at_end: events.Open | None = None

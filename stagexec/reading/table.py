@@ -1,0 +1,105 @@
+"""A run as one flat row: what the index, Parquet files and the report verbs have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from stagexec import stages as sets
+from stagexec.reading import rows
+from stagexec.reading.runs import Run
+
+TEXT, WHOLE, TRUTH = "VARCHAR", "BIGINT", "BOOLEAN"
+
+FACTS: dict[str, str] = {
+    "run_id": TEXT,
+    "prompt_id": TEXT,
+    "condition_id": TEXT,
+    "prompt_hash": TEXT,
+    "outcome": TEXT,
+    "cause": TEXT,
+    "error_stage": TEXT,
+    "error_node": TEXT,
+    "error_class": TEXT,
+    "error_pack": TEXT,
+    "startup_class": TEXT,
+    "executor": TEXT,
+    "timing": TEXT,
+    "host_version": TEXT,
+    "hostname": TEXT,
+    "accepted_wall_ns": WHOLE,
+    "total_ns": WHOLE,
+    "device_ns": WHOLE,
+    "device_reason": TEXT,
+    "validate_ns": WHOLE,
+    "wasted_ns": WHOLE,
+    "wasted_kind": TEXT,
+    "cancel_latency_ns": WHOLE,
+    "delivered": WHOLE,
+    "lower_bound": TRUTH,
+}
+"""Column -> DuckDB type. Times in ns. `delivered`: artifacts that are there; `lower_bound`: the host pages
+weights in while it samples, so model_load_residency is more than it shows."""
+
+STAGE_COLUMNS: dict[str, str] = {stage: f"{stage}_ns" for stage in sets.STAGES}
+"""stage -> column; null where the run was never in the stage."""
+
+OTHER = "other_stages"
+"""JSON object of stages that this version does not know; null without any."""
+
+COLUMNS: dict[str, str] = {**FACTS, **dict.fromkeys(STAGE_COLUMNS.values(), WHOLE), OTHER: TEXT}
+
+PLACE: dict[str, str] = {"file": TEXT, "first_byte": WHOLE, "end_byte": WHOLE}
+"""Where the run's lines lie in the ledger; in the index only."""
+
+KEPT = ("verified", "unverified")
+
+
+def packs(run: Run) -> dict[str, str]:
+    """Class name -> node pack, as far as the journal tells."""
+    return run.identity.packs if run.identity is not None else {}
+
+
+def flat(run: Run) -> dict[str, Any]:
+    """The row of a run: every one of COLUMNS."""
+    summary = rows.summary(run)
+    error = run.error
+    more = {
+        "prompt_hash": run.accepted.prompt_hash if run.accepted else None,
+        "error_class": error.node_class if error else None,
+        "error_pack": packs(run).get(error.node_class or "") if error else None,
+        "hostname": run.process.start.hostname if run.process.start else None,
+        "accepted_wall_ns": rows.accepted_wall_ns(run),
+        "delivered": sum(a.state in KEPT and not a.orphan for a in run.artifacts),
+        "lower_bound": any(m.name == "dynamic_vram" for m in run.marks),
+    }
+    found = {name: more[name] if name in more else summary[name] for name in FACTS}
+    return {**found, **stage_cells(summary["stages"])}
+
+
+def stage_cells(stages: dict[str, int]) -> dict[str, Any]:
+    """The stage columns of {stage: ns}."""
+    other = {stage: ns for stage, ns in stages.items() if stage not in STAGE_COLUMNS}
+    cells: dict[str, Any] = {column: stages.get(stage) for stage, column in STAGE_COLUMNS.items()}
+    cells[OTHER] = msgspec.json.encode(other).decode() if other else None
+    return cells
+
+
+def stages_of(row: dict[str, Any]) -> dict[str, int]:
+    """{stage: ns} of a row."""
+    found = {stage: row[column] for stage, column in STAGE_COLUMNS.items() if row[column] is not None}
+    return {**found, **(msgspec.json.decode(row[OTHER]) if row[OTHER] else {})}
+
+
+SUMMARY = (
+    "run_id", "prompt_id", "condition_id", "outcome", "cause", "error_stage", "error_node", "startup_class",
+    "executor", "timing", "accepted_wall", "total_ns", "device_ns", "device_reason", "validate_ns", "stages",
+    "wasted_ns", "wasted_kind", "cancel_latency_ns", "host_version",
+)  # fmt: skip
+
+
+def summary_of(row: dict[str, Any]) -> dict[str, Any]:
+    """The object of `runs --json` of a row: what `rows.summary` gives for the run itself."""
+    derived = {"accepted_wall": rows.iso(row["accepted_wall_ns"]), "stages": stages_of(row)}
+    return {name: derived[name] if name in derived else row[name] for name in SUMMARY}
