@@ -19,6 +19,7 @@ class Duties:
         self.executor = executor
         self.headroom = 0
         self.inactive_headroom = 0
+        self._old_entries = True
 
     def before_prompt(self, prompt_id: str, extra_data: dict[str, Any], cancelled: bool) -> None:
         """Everything the host does between taking a prompt and looking at its graph, in its order."""
@@ -103,8 +104,14 @@ class Duties:
         """Old workflows' entries first; then, short of memory, large live ones, pinned memory, the rest."""
         release = self.executor.caches.outputs.ram_release
         management = self.api.model_management
-        release(self.inactive_headroom)
-        short = self.headroom - self.api.available_ram()
+        if self._old_entries:
+            release(self.inactive_headroom)
+        available = self.api.available_ram()
+        if available < self.inactive_headroom:
+            # All of them are gone: what this prompt stores is in use, so no later look can find any. The
+            # host looks through its whole cache after every node, which is quadratic.
+            self._old_entries = False
+        short = self.headroom - available
         if short > 0:
             short -= release(
                 self.headroom,

@@ -220,7 +220,9 @@ class Prompt:
         node_ids = list(self.prompt)
         found = [outputs.get(node_id) for node_id in node_ids]
         if found and inspect.isawaitable(found[0]):
-            found = await asyncio.gather(*found)
+            # Only external caches make a look-up wait; without any, a task for each node is wasted.
+            together = self.api.facts["cache_providers"] and self.api.execution._has_cache_providers()
+            found = await asyncio.gather(*found) if together else [await one for one in found]
         return [node_id for node_id, entry in zip(node_ids, found, strict=True) if entry is not None]
 
     async def _visit_all(self) -> bool:

@@ -1,8 +1,8 @@
 """The host's own `validate_inputs`, each node once, without recursion: nested calls are awaited on a stack.
 
 The host validates a node's inputs by calling itself for each linked node, as deep as the graph. Here each
-such call is a coroutine that hands its node to a driver and waits; the driver runs the host's function for one
-node at a time and wakes whoever asked. The host's code, its memo, its order and its errors are untouched.
+such call is a coroutine that hands its node to a driver and waits; the driver runs the host's function for
+one node at a time and wakes whoever asked. The host's code, memo, order and errors are untouched.
 """
 
 from __future__ import annotations
