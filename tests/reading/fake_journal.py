@@ -199,6 +199,19 @@ class FakeRun:
         self.journal.add("spans", self, **columns, detail=[None] * len(rows))
         return self
 
+    def identify(self, constants: dict[str, str], **fields: Any) -> FakeRun:
+        """Tell the digests of the nodes' constants: {node id: digest}."""
+        digests = {"nodes": list(constants), "constants": list(constants.values())}
+        told = {**digests, "links": ["l"] * len(constants), "is_changed": {}, "packs": {}, **fields}
+        self.journal.add("identity", self, source="process", **told)
+        return self
+
+    def know_condition(self, condition_id: str, *missing: str) -> FakeRun:
+        """The condition is known from now on."""
+        self.condition_id = condition_id
+        self.journal.add("condition", self, source="process", missing=list(missing))
+        return self
+
     def grow(self, parent: str, graph: Any, results: tuple[str, ...] = ()) -> FakeRun:
         """`parent` expands into `graph`, given as in the constructor."""
         self.journal.add(

@@ -15,6 +15,7 @@ def journal_with_every_event() -> FakeJournal:
     run = tiny_run(journal, "aaaa")
     other = FakeRun(journal, "bbbb", TINY).spend(MS).start()
     other.grow("2", {"2.0.1": ("X", ["1"])}).spans(("task:1", "sampling", "s", 1, 0, 5))
+    other.identify({"1": "d"}).know_condition("ab" * 32, "fps")
     journal.heartbeat(run, other)
     journal.add("mark", other, name="blocked", detail={"node": "2"})
     journal.add("lost_events", count=3, reason="No space left on device")
