@@ -7,7 +7,6 @@ from typing import Any
 
 from stagexec.executor import lane
 from stagexec.executor.aio import VISIT
-from stagexec.executor.failure import class_of
 from stagexec.record import live
 from stagexec.record.guard import guarded
 
@@ -44,8 +43,11 @@ def begin(api: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> lane.Visit
     node_id = args[3] if len(args) > 3 else kwargs["current_item"]
     executed = args[5] if len(args) > 5 else kwargs["executed"]
     node_class = dynprompt.get_node(node_id)["class_type"]
+    class_def = api.nodes.NODE_CLASS_MAPPINGS.get(node_class)
+    if class_def is None:  # the host will say so
+        return None
     record = lane.VisitRecord(run, node_id)
-    record.begin(api, node_class, class_of(api, node_class), dynprompt.get_parent_node_id(node_id))
+    record.begin(api, node_class, class_def, dynprompt.get_parent_node_id(node_id))
     record.executed_before = executed
     return record
 
