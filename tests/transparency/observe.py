@@ -84,11 +84,15 @@ class Observer:
 
     def finish(self, prompt_id: str) -> None:
         """Wait for a prompt's end and look at everything the server then tells of it."""
+        self.wait(prompt_id)
+        self.look(prompt_id)
+
+    def wait(self, prompt_id: str) -> None:
+        """Wait for a prompt's end: another may run by then, so look only after the last."""
         if self.listener is not None:
             self.until("executing", prompt_id, node=None)
         else:
             self._until_history(prompt_id)
-        self.look(prompt_id)
 
     def look(self, prompt_id: str) -> None:
         """Keep history, job, queue and queue length as they are now."""

@@ -46,8 +46,9 @@ def test_jobs_are_cancelled_alike_running_waiting_and_done(twins: Twins) -> None
         last = at.submit(g.invert_save(f"{at.prefix}last", at.color))
         at.post(f"/api/jobs/{waiting}/cancel", {})
         at.post(f"/api/jobs/{running}/cancel", {})
-        at.finish(running)
-        at.finish(last)
+        at.wait(last)
+        at.look(running)
+        at.look(last)
         at.post(f"/api/jobs/{running}/cancel", {})
         at.post("/api/jobs/cancel", {"job_ids": [last, waiting]})
         at.look(waiting)
@@ -88,8 +89,9 @@ def test_waiting_prompts_are_shown_deleted_and_wiped_alike(twins: Twins) -> None
         at.post("/queue", {"clear": True})
         at.get("/queue")
         late = at.submit(g.invert_save(f"{at.prefix}late", at.color))
-        at.finish(running)
-        at.finish(late)
+        at.wait(late)
+        at.look(running)
+        at.look(late)
         at.jobs()
 
     seen = twins.same("delete", scene)
@@ -102,8 +104,9 @@ def test_prompts_run_in_the_same_order(twins: Twins) -> None:
         plain = [at.submit(g.invert_save(f"{at.prefix}{each}", at.color)) for each in range(2)]
         front = at.submit(g.invert_save(f"{at.prefix}front", at.color), front=True)
         at.get("/queue")
+        at.wait(plain[-1])
         for prompt_id in (running, front, *plain):
-            at.finish(prompt_id)
+            at.look(prompt_id)
 
     seen = twins.same("order", scene)
     assert len(messages(seen, "execution_success")) == 4
