@@ -291,7 +291,7 @@ def merge(rows: list[Any], class_def: Any) -> list[list[Any]]:
 
 
 class Host:
-    """One such host. `classes`: name -> node class; `native`: our loop's visit, or the host's own recorded."""
+    """One such host. `classes`: name -> node class; `native`: our own visit, or the host's, recorded."""
 
     def __init__(self, classes: dict[str, Any], native: bool = True) -> None:
         self.nodes = SimpleNamespace(NODE_CLASS_MAPPINGS=classes, interrupt_processing=lambda _value: None)
@@ -370,7 +370,7 @@ class Host:
             if waits:
                 outputs, ui, expands = get_output_from_returns(await asyncio.gather(*outputs), type(object_))
             assert not expands, "this host's own loop does not let graphs grow"
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (as the host does)
             return Result.FAILURE, {"node_id": node_id, "exception_message": str(error)}, error
         executed.add(node_id)
         self.server.send_sync("executed", {"node": node_id, "output": ui})
