@@ -76,6 +76,10 @@ EVENTS: dict[str, dict[str, str]] = {
     },
     "run_started": {
         "startup_class": "process_cold (first run of the process) or warm",
+        "timing": "timing mode of this run: that of the process, or profile where one run was armed for it",
+        "device": "kind of device whose events time this run: cuda, xpu, mps; null where none do",
+        "device_reason": "why there is no device time; null where there is",
+        "unseen": "list of text: what the device events of this run cannot see",
     },
     "cached": {
         "nodes": "list of node ids that were cached when execution started",
@@ -121,8 +125,52 @@ EVENTS: dict[str, dict[str, str]] = {
         "end_ns": "list of ends",
         "detail": "list of small objects or null",
     },
+    "device": {
+        "start_ns": "list, one entry a stage switch in order of time, of the starts (host's clock) of the "
+        "segments that begin there; the segments before the first have no device time",
+        "device": "list of device indexes or null",
+        "stream": "list of stream handles or null",
+        "device_ns": "list of the device's time from this switch's event to the next one's, idle time of the "
+        "stream included; null where it is not known",
+        "reason": "list of null, or why device_ns is: graph_capture, device_changed, stream_changed, fault, "
+        "not_complete, too_many, last (nothing follows)",
+        "fault": "the device's error, as text; null",
+    },
+    "device_spans": {
+        "start_ns": "list of the starts (host's clock) of the segments that the spans lie in",
+        "device": "list of device indexes",
+        "stream": "list of stream handles: streams that weights were copied on, beside the computing one",
+        "offset_ns": "list of the device's time from the segment's own event to before the first copy; or null",
+        "length_ns": "list of the device's time from there to after the last copy; null where not known",
+        "copies": "list of how often the stream was handed out in that segment",
+    },
+    "memory": {
+        "at_ns": "list of times (host's clock): stage switches, at most one in 5 ms",
+        "device": "list of device indexes or null",
+        "allocated_bytes": "list: in use by torch's allocator on that device; null where it has none",
+        "reserved_bytes": "list: held by torch's allocator; null likewise",
+        "dynamic_bytes": "list: held by the host's dynamic VRAM; null where it has none",
+        "rss_bytes": "list: resident memory of the process; null where not known",
+    },
+    "nvml_facts": {
+        "period_ns": "time between two samples while runs execute; null when there are none",
+        "reason": "why there are none; null",
+        "devices": "list of {uuid, name, driver, memory_bytes, power_limit_mw, clocks_policy}; a figure that "
+        "the driver does not give is null",
+    },
+    "nvml_sample": {
+        "uuid": "the device, as nvml_facts names it",
+        "used_bytes": "memory in use on the device, whoever uses it; null where not given, as all below",
+        "process_bytes": "memory of this process on the device",
+        "power_mw": "power drawn, milliwatts",
+        "energy_mj": "total energy since the driver was loaded, millijoules",
+        "temperature_c": "degrees Celsius",
+        "sm_clock_mhz": "clock of the multiprocessors",
+        "memory_clock_mhz": "clock of the memory",
+    },
     "mark": {
-        "name": "cancel_requested, blocked, model_load, tiled_retry, cache_defeated, fault, …",
+        "name": "cancel_requested, blocked, model_load, tiled_retry, cache_defeated, attention, compiled, "
+        "profile_problem, fault, …",
         "detail": "small object, depends on name; never prompt text unless asked for",
     },
     "artifact": {
@@ -131,7 +179,7 @@ EVENTS: dict[str, dict[str, str]] = {
         "sha256": "hex of the content; null when not hashed",
         "state": "verified, unverified, missing, corrupt or nonfinite",
         "reason": "why it is not verified; null when it is",
-        "media": "image, video, audio, other",
+        "media": "image, video, audio, other, or profile: written by stagexec itself",
         "orphan": "true when no history entry names the file: left over by a visit that failed",
         "cached": "true when the file comes from an earlier run of this process",
         "ready_mono_ns": "when the node that promised it had finished, or its cache hit was announced",
@@ -145,7 +193,9 @@ EVENTS: dict[str, dict[str, str]] = {
         "outputs": "history's output node ids -> number of entries",
         "cancel_ns": "when a person asked to cancel; null",
         "stopped_ns": "when the last visit ended",
-        "memory": "{name: bytes} at the end of execution",
+        "memory": "{name: bytes} at the end of execution: rss_bytes; of torch's allocator allocated_bytes, "
+        "reserved_bytes and allocator_peak_bytes (since the process began, or somebody reset it); of the "
+        "whole device device_used_bytes and device_total_bytes; dynamic_bytes of the host's dynamic VRAM",
     },
     "run_closed": {
         "outcome": "one of the outcomes",

@@ -119,6 +119,10 @@ class RunStarted(Event, tag="run_started"):
     """Execution began."""
 
     startup_class: str | None = None
+    timing: str | None = None
+    device: str | None = None
+    device_reason: str | None = None
+    unseen: list[str] = []
 
 
 class Cached(Event, tag="cached"):
@@ -177,6 +181,60 @@ class Spans(Event, tag="spans", kw_only=True):
     start_ns: list[int] = []
     end_ns: list[int] = []
     detail: list[Any] = []
+
+
+class Device(Event, tag="device", kw_only=True):
+    """Columns of stage switches as the device saw them; `device_ns[i]` is from switch i to the next."""
+
+    start_ns: list[int] = []
+    device: list[int | None] = []
+    stream: list[int | None] = []
+    device_ns: list[int | None] = []
+    reason: list[str | None] = []
+    fault: str | None = None
+
+
+class DeviceSpans(Event, tag="device_spans", kw_only=True):
+    """Columns of the use of other streams, relative to the event of the segment that starts at `start_ns`."""
+
+    start_ns: list[int] = []
+    device: list[int | None] = []
+    stream: list[int | None] = []
+    offset_ns: list[int | None] = []
+    length_ns: list[int | None] = []
+    copies: list[int] = []
+
+
+class Memory(Event, tag="memory", kw_only=True):
+    """Columns of memory readings at stage switches, bytes."""
+
+    at_ns: list[int] = []
+    device: list[int | None] = []
+    allocated_bytes: list[int | None] = []
+    reserved_bytes: list[int | None] = []
+    dynamic_bytes: list[int | None] = []
+    rss_bytes: list[int | None] = []
+
+
+class NvmlFacts(Event, tag="nvml_facts"):
+    """The devices that NVML samples, or why there are none."""
+
+    period_ns: int | None = None
+    reason: str | None = None
+    devices: list[dict[str, Any]] = []
+
+
+class NvmlSample(Event, tag="nvml_sample"):
+    """One reading of one device."""
+
+    uuid: str | None = None
+    used_bytes: int | None = None
+    process_bytes: int | None = None
+    power_mw: int | None = None
+    energy_mj: int | None = None
+    temperature_c: int | None = None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
 
 
 class Mark(Event, tag="mark"):
@@ -266,6 +324,11 @@ AnyEvent = (
     | Segments
     | Visits
     | Spans
+    | Device
+    | DeviceSpans
+    | Memory
+    | NvmlFacts
+    | NvmlSample
     | Mark
     | Artifact
     | RunExecuted

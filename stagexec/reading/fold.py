@@ -8,7 +8,16 @@ from typing import Any
 
 from stagexec.reading import alive, events
 from stagexec.reading.journal import Source
-from stagexec.reading.runs import SPAN_COLUMNS, VISIT_COLUMNS, Process, Run, even
+from stagexec.reading.runs import (
+    DEVICE_COLUMNS,
+    DEVICE_SPAN_COLUMNS,
+    MEMORY_COLUMNS,
+    SPAN_COLUMNS,
+    VISIT_COLUMNS,
+    Process,
+    Run,
+    even,
+)
 
 LIVE_WITHIN_NS = 10_000_000_000
 """A journal is live only if its last event is younger than this: a heartbeat comes every second."""
@@ -30,6 +39,8 @@ class Fold:
             events.LostEvents: self._lost_events,
             events.ProcessEnd: self._process_end,
             events.Mark: self._mark,
+            events.NvmlFacts: self._nvml_facts,
+            events.NvmlSample: self._nvml_sample,
         }
         self._take_run: dict[type[events.Event], Callable[[Run, Any], None]] = {
             events.RunAccepted: _accepted,
@@ -39,6 +50,9 @@ class Fold:
             events.Segments: _segments,
             events.Visits: _visits,
             events.Spans: _spans,
+            events.Device: _device,
+            events.DeviceSpans: _device_spans,
+            events.Memory: _memory,
             events.Artifact: _artifact,
             events.RunExecuted: _executed,
             events.RunClosed: _closed,
@@ -105,6 +119,12 @@ class Fold:
     def _lost_events(self, event: events.LostEvents) -> None:
         self.process.lost_events += event.count
 
+    def _nvml_facts(self, event: events.NvmlFacts) -> None:
+        self.process.nvml = event
+
+    def _nvml_sample(self, event: events.NvmlSample) -> None:
+        self.process.nvml_samples.append(event)
+
     def _process_end(self, event: events.ProcessEnd) -> None:
         self.process.end = event
 
@@ -154,6 +174,27 @@ def _spans(run: Run, event: events.Spans) -> None:
         run.span_events.append(event)
     else:
         run.notes.append("a spans event with columns of different lengths was left out")
+
+
+def _device(run: Run, event: events.Device) -> None:
+    if even(event, DEVICE_COLUMNS):
+        run.device = event
+    else:
+        run.notes.append("a device event with columns of different lengths was left out")
+
+
+def _device_spans(run: Run, event: events.DeviceSpans) -> None:
+    if even(event, DEVICE_SPAN_COLUMNS):
+        run.device_spans = event
+    else:
+        run.notes.append("a device_spans event with columns of different lengths was left out")
+
+
+def _memory(run: Run, event: events.Memory) -> None:
+    if even(event, MEMORY_COLUMNS):
+        run.memory = event
+    else:
+        run.notes.append("a memory event with columns of different lengths was left out")
 
 
 def _artifact(run: Run, event: events.Artifact) -> None:

@@ -68,6 +68,8 @@ class Process:
     """The last sign of life: the latest time of any event."""
     lost_events: int = 0
     live: bool = False
+    nvml: events.NvmlFacts | None = None
+    nvml_samples: list[events.NvmlSample] = dataclasses.field(default_factory=list)
 
     @property
     def timing(self) -> str | None:
@@ -113,6 +115,9 @@ class Run:
     segments: Columns = dataclasses.field(default_factory=Columns)
     visit_events: list[events.Visits] = dataclasses.field(default_factory=list)
     span_events: list[events.Spans] = dataclasses.field(default_factory=list)
+    device: events.Device | None = None
+    device_spans: events.DeviceSpans | None = None
+    memory: events.Memory | None = None
     marks: list[events.Mark] = dataclasses.field(default_factory=list)
     artifacts: list[events.Artifact] = dataclasses.field(default_factory=list)
     executed: events.RunExecuted | None = None
@@ -133,6 +138,12 @@ class Run:
     def prompt_id(self) -> str | None:
         """The host's id of the prompt."""
         return self.accepted.prompt_id if self.accepted else None
+
+    @property
+    def timing(self) -> str | None:
+        """The run's own timing mode; the process's in journals that do not tell it by the run."""
+        own = self.started.timing if self.started else None
+        return own or self.process.timing
 
     @property
     def accepted_ns(self) -> int:
@@ -196,6 +207,9 @@ VISIT_COLUMNS = (
     "ui",
 )
 SPAN_COLUMNS = ("lane", "stage", "name", "visit", "start_ns", "end_ns", "detail")
+DEVICE_COLUMNS = ("start_ns", "device", "stream", "device_ns", "reason")
+DEVICE_SPAN_COLUMNS = ("start_ns", "device", "stream", "offset_ns", "length_ns", "copies")
+MEMORY_COLUMNS = ("at_ns", "device", "allocated_bytes", "reserved_bytes", "dynamic_bytes", "rss_bytes")
 
 
 def visit_columns(event: events.Visits) -> list[list[Any]]:

@@ -12,9 +12,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from stagexec.record import clock, guard
+from stagexec.record import clock, guard, instruments, memory, paths, profile
+from stagexec.record.device import DeviceClock
+from stagexec.record.devices import clock_for
 from stagexec.record.guard import guarded
 from stagexec.record.journal import Journal, event
+from stagexec.record.nvml import Sampler
 from stagexec.record.run import Run
 
 run: Run | None = None
@@ -22,6 +25,23 @@ run: Run | None = None
 
 journal: Journal | None = None
 timing = "baseline"
+"""The process's timing mode; a single run may be armed for `profile` besides."""
+
+device_kind: Callable[[], str | None] | None = None
+"""Set by host/: torch's type of the device that the host computes on."""
+
+unseen: Callable[[], list[str]] | None = None
+"""Set by host/: what device events cannot see in this process, in words."""
+
+device_clock: DeviceClock | None = None
+"""The device's clock, made at the first run that wants one."""
+
+sampler: Sampler | None = None
+"""The NVML thread, where it was asked for."""
+
+attention_facts: dict[str, Any] = {}
+"""Set by host/: which attention function is configured, and which was asked for on the command line."""
+
 record_text = False
 """Whether exception messages and the like may be kept (`--stagexec-record-text`)."""
 
@@ -41,6 +61,9 @@ UNDESCRIBED: dict[str, Any] = {
     "number_of_nodes": None,
 }
 """`run_accepted` of a prompt that no queue of ours saw."""
+
+finishing: dict[str, Run] = {}
+"""Runs that have been executed and are not closed yet, by id."""
 
 _waiting: dict[str, list[Run]] = {}
 _waiting_lock = threading.Lock()
@@ -85,6 +108,7 @@ def accept(
 ) -> Run:
     """A prompt is accepted: from now on its time is counted. Fields: see `run_accepted`."""
     new = Run(prompt_id, clock.now_ns(), clock.now_ns)
+    new.timing = take_timing()
     new.condition_id = condition_id
     new.outputs = list(fields.get("selected_outputs", ()))
     new.class_of = dict(zip(fields.get("nodes", ()), fields.get("classes", ()), strict=False))
@@ -127,17 +151,54 @@ def begin(new: Run) -> Run:
     global run, _started
     _started += 1
     new.thread = threading.get_ident()
+    if new.timing != "baseline":
+        instrument(new)
+    if sampler is not None:
+        sampler.poke(busy=True)
+    new.compiled_before = profile.compile_counters()
     new.ledger.switch("executor_prepare", "plan")
     new.started = True
     run = new
+    device, device_reason = instruments.reason_of(new)
     journal_event(
         new,
         "run_started",
         source="loop",
         stage_id="executor_prepare",
         startup_class="process_cold" if _started == 1 else "warm",
+        timing=new.timing,
+        device=device,
+        device_reason=device_reason,
+        unseen=unseen() if unseen is not None and device is not None else [],
     )
     return new
+
+
+@guarded
+def instrument(new: Run) -> None:
+    """Attach what the run's timing mode asks for."""
+    global device_clock
+    if device_clock is None:
+        device_clock = clock_for(device_kind() if device_kind is not None else None)
+    instruments.attach(new, device_clock, journal.folder if journal is not None else None)
+
+
+def next_timing() -> str:
+    """The timing mode of the prompt that is accepted next: the process's, or `profile` where it is armed."""
+    if timing != "profile" and journal is not None and paths.profile_flag(journal.folder).exists():
+        return "profile"
+    return timing
+
+
+def take_timing() -> str:
+    """The same for the prompt that is accepted now; disarms."""
+    found = next_timing()
+    if found != timing and journal is not None:
+        try:
+            paths.profile_flag(journal.folder).unlink()
+        except OSError:  # another process of this ledger was first, or it cannot be removed: then it is not ours
+            return timing
+    return found
 
 
 @guarded
@@ -179,6 +240,11 @@ def finish(current: Run, fields: dict[str, Any], history: dict[str, Any]) -> Non
     current.task = None
     if run is current:
         run = None
+    if current.instruments is not None:
+        current.instruments.detach()
+    if sampler is not None:
+        sampler.poke(busy=False)
+    file_facts(current)
     known = {
         "host_status": None,
         "executed": current.error,
@@ -186,10 +252,12 @@ def finish(current: Run, fields: dict[str, Any], history: dict[str, Any]) -> Non
         "outputs": {},
         "cancel_ns": current.cancel_ns,
         "stopped_ns": current.stopped_ns,
-        "memory": {},
     }
-    journal_event(current, "run_executed", source="loop", stage_id="delivery_commit", **{**known, **fields})
+    sizes = memory.at_end(device_kind() if device_kind is not None else None) or {}
+    told = {**known, **fields, "memory": {**(fields.get("memory") or {}), **sizes}}
+    journal_event(current, "run_executed", source="loop", stage_id="delivery_commit", **told)
     current.thread = None
+    finishing[current.run_id] = current
     if after_execution is not None:
         after_execution(current, history)
     else:
@@ -197,11 +265,26 @@ def finish(current: Run, fields: dict[str, Any], history: dict[str, Any]) -> Non
 
 
 @guarded
+def file_facts(of: Run) -> None:
+    """Marks for what was counted during the run: attention calls, and graphs compiled."""
+    if of.attention:
+        of.mark("attention", {"calls": of.attention, **attention_facts})
+    now = profile.compile_counters()
+    grown = {name: count - of.compiled_before.get(name, 0) for name, count in now.items()}
+    if any(grown.values()):
+        of.mark("compiled", grown, source="loop")
+
+
+@guarded
 def close(done: Run, outcome: str, cause: str | None, error: dict[str, Any] | None) -> None:
     """End a run: its last segment ends now."""
-    end = clock.now_ns()
-    done.ledger.close(end)
+    with done.closing:
+        end = clock.now_ns()
+        done.ledger.close(end)
+    finishing.pop(done.run_id, None)
     done.tensors.clear()
+    if done.instruments is not None:
+        done.instruments.settle(journal_event)  # after the end: waiting for a device is none of the run's time
     journal_event(
         done,
         "run_closed",

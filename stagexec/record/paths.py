@@ -24,6 +24,11 @@ def ledger_folder(explicit: str | None = None) -> Path:
     return default_folder()
 
 
+def profile_flag(ledger: Path) -> Path:
+    """The file whose presence arms `profile` timing for the next run that is accepted; `ledger` is the folder."""
+    return ledger / "profile-next"
+
+
 def system_user_folder(user: Path) -> Path:
     """ComfyUI keeps what belongs to no single user under `user/__<name>`; older trees have only `user`."""
     return user.absolute() / "__stagexec"

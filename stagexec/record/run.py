@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from stagexec.record.guard import guarded
-from stagexec.record.ledger import Ledger
+from stagexec.record.ledger import NO_DEPTH, Ledger
 
 MAX_SEAM_NOTES = 100_000
 """A run that saves more files than this keeps the first ones' names only."""
@@ -35,6 +35,8 @@ class Run:
         self.executed = False
         self.cancel_ns: int | None = None
         self.stopped_ns: int | None = None
+        self.closing = threading.Lock()
+        self.pause_depth = NO_DEPTH
         self.error: dict[str, Any] | None = None
         self.blocked: list[dict[str, Any]] = []
         self.visits = 0
@@ -53,6 +55,15 @@ class Run:
         self.tensors = TensorRefs()
         self.escaped_from: tuple[int, str, int, str] | None = None
         self._failing: tuple[int, type, str] | None = None
+        self.timing = "baseline"
+        self.instruments: Any = None
+        self.attention: dict[str, int] = {}
+        self.compiled_before: dict[str, int] = {}
+
+    def use_ledger(self, ledger: Ledger) -> None:
+        """Go on in `ledger`, which has taken over what the old one holds."""
+        self.ledger = ledger
+        self.enter, self.leave, self.inside = ledger.enter, ledger.leave, ledger.inside
 
     @property
     def visit(self) -> int | None:
