@@ -18,7 +18,6 @@ from stagexec.record import guard, ledger, live
 from stagexec.record.guard import GUARDED, guarded, note
 from tests.executor.tour import travel
 
-
 for one in pkgutil.walk_packages(stagexec.__path__, "stagexec."):
     if one.name != "stagexec.__main__":  # all of ours, so that every guarded function has registered itself
         importlib.import_module(one.name)
