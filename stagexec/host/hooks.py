@@ -23,7 +23,7 @@ from stagexec.host import api as host_api
 from stagexec.host import conformance, restart, visits
 from stagexec.host.seams import Factory, Seams
 from stagexec.host.tables import Tables
-from stagexec.record import clock, live, paths
+from stagexec.record import clock, live, paths, pauses
 from stagexec.record.guard import guarded
 
 log = logging.getLogger("stagexec")
@@ -84,6 +84,7 @@ class Hooks:
             executor_reason=self.reason,
         )
         Closer(api.directory_of).start()
+        pauses.watch()
         level = logging.WARNING if self.asked != "host" and api.executor_used == "host" else logging.INFO
         log.log(level, "stagexec: prompts run in the %s loop (%s).", api.executor_used, self.reason)
 

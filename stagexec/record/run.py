@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import sys
 import threading
 import uuid
@@ -14,6 +15,12 @@ from stagexec.record.ledger import NO_DEPTH, Ledger
 
 MAX_SEAM_NOTES = 100_000
 """A run that saves more files than this keeps the first ones' names only."""
+
+
+VISIT: contextvars.ContextVar[tuple[Run, int, str, str | None] | None] = contextvars.ContextVar(
+    "stagexec_visit", default=None
+)
+"""(run, visit number, stage, part) of the visit whose node function runs; tasks and their threads inherit it."""
 
 
 class Run:
@@ -41,6 +48,7 @@ class Run:
         self.blocked: list[dict[str, Any]] = []
         self.visits = 0
         self.visit_no_of: dict[str, int] = {}
+        self.node_of: list[str] = []
         self.node: tuple[str, str] | None = None
         self.pending_visits: deque[tuple[Any, ...]] = deque()
         self.pending_spans: deque[tuple[Any, ...]] = deque()
@@ -75,6 +83,7 @@ class Run:
         self.visits += 1
         self.node = (node_id, node_class)
         self.visit_no_of[node_id] = self.visits
+        self.node_of.append(node_id)
         self.ledger.visit = self.visits
         return self.visits
 
