@@ -9,6 +9,7 @@ import asyncio
 import functools
 import inspect
 import os
+import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
@@ -16,7 +17,7 @@ from typing import Any, TypeVar
 from stagexec.record import live
 from stagexec.record.guard import guarded, note
 from stagexec.record.ledger import NO_DEPTH
-from stagexec.record.run import Run
+from stagexec.record.run import VISIT, Run
 from stagexec.stages import check
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -32,9 +33,7 @@ class stage:  # noqa: N801 (reads as a verb: `with stagexec.stage("sampling")`)
     def __init__(self, name: str, part: str | None = None) -> None:
         self.name = name
         self.part = part
-        self._run: Run | None = None
-        self._depth = NO_DEPTH
-        self._start = 0
+        self._entered: list[tuple[Run, int, int] | None] = []  # (run, depth, start_ns); nested on one object
 
     def __enter__(self) -> stage:
         self._begin()
@@ -47,6 +46,9 @@ class stage:  # noqa: N801 (reads as a verb: `with stagexec.stage("sampling")`)
 
     def __call__(self, function: F) -> F:
         """As a decorator."""
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            note("stagexec.stage", TypeError(f"{function.__qualname__} is a generator: use `with` inside it"))
+            return function
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
@@ -66,6 +68,7 @@ class stage:  # noqa: N801 (reads as a verb: `with stagexec.stage("sampling")`)
     @guarded
     def _begin(self) -> None:
         run = live.run
+        self._entered.append(None)
         if run is None:
             return
         try:
@@ -73,24 +76,38 @@ class stage:  # noqa: N801 (reads as a verb: `with stagexec.stage("sampling")`)
         except ValueError as error:
             note("stagexec.stage", error)
             return
-        self._run = run
-        self._start = run.clock()
-        if run.on_main_lane() and not in_other_task(run):
-            self._depth = run.enter(self.name, self.part, "stagexec.stage")
+        start = run.clock()
+        aside = not run.on_main_lane() or in_other_task(run)
+        depth = NO_DEPTH if aside else run.enter(self.name, self.part, "stagexec.stage")
+        self._entered[-1] = (run, depth, start)
 
     @guarded
     def _end(self, error: BaseException | None) -> None:
-        run, depth = self._run, self._depth
-        self._run, self._depth = None, NO_DEPTH
-        if run is None:
+        entered = self._entered.pop() if self._entered else None
+        if entered is None:
             return
+        run, depth, start = entered
         if depth != NO_DEPTH:
             if error is not None:
                 run.failed_in(error, self.name)
             run.leave(depth)
         else:
-            lane = "task" if run.on_main_lane() else "thread"
-            run.span(lane, "stagexec.stage", self._start, run.clock(), self.name, None, {"part": self.part})
+            lane, visit = lane_of(run)
+            run.span(lane, "stagexec.stage", start, run.clock(), self.name, visit, {"part": self.part})
+
+
+def visit_of_caller(run: Run) -> int | None:
+    """The visit that the calling context works for; None where nobody says so, as on a node's own thread."""
+    at = VISIT.get()
+    return at[1] if at is not None and at[0] is run else None
+
+
+def lane_of(run: Run) -> tuple[str, int | None]:
+    """The calling lane by name, `task:<node id>` or `thread:<name>`, and the visit it works for, if known."""
+    visit = visit_of_caller(run)
+    if not run.on_main_lane():
+        return f"thread:{threading.current_thread().name}", visit
+    return f"task:{'unknown' if visit is None else run.node_of[visit - 1]}", visit
 
 
 def in_other_task(run: Run) -> bool:
@@ -108,5 +125,8 @@ def in_other_task(run: Run) -> bool:
 def artifact(path: str | os.PathLike[str]) -> None:
     """Name a file that the node delivers: it is verified after the run like those in the host's history."""
     run = live.run
-    if run is not None:
-        run.promise(os.path.abspath(os.fspath(path)), run.node[0] if run.node else None)
+    if run is None:
+        return
+    visit = visit_of_caller(run)
+    node_id = run.node_of[visit - 1] if visit is not None else run.node[0] if run.node else None
+    run.promise(os.path.abspath(os.fspath(path)), node_id)

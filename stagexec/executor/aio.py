@@ -7,17 +7,11 @@ main lane waits; it is charged to that node's visit and stage, step by step.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from stagexec.record.guard import guarded
-from stagexec.record.run import Run
-
-VISIT: contextvars.ContextVar[tuple[Run, int, str, str | None] | None] = contextvars.ContextVar(
-    "stagexec_visit", default=None
-)
-"""(run, visit number, stage, part) of the visit whose node function runs; tasks inherit it."""
+from stagexec.record.run import VISIT, Run
 
 
 @guarded

@@ -15,9 +15,10 @@ from collections.abc import Callable
 from typing import Any
 
 from stagexec.executor import growth, lane
-from stagexec.executor.aio import VISIT, span_of_task
+from stagexec.executor.aio import span_of_task
 from stagexec.executor.failure import class_of
 from stagexec.record import live
+from stagexec.record.run import VISIT
 
 OOM_TIP = (
     "This error means you ran out of memory on your GPU.\n\nTIPS: If the workflow worked before you might "

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from stagexec.executor import lane
-from stagexec.executor.aio import VISIT
 from stagexec.record import live
 from stagexec.record.guard import guarded
+from stagexec.record.run import VISIT
 
 
 def make_recorded(api: Any, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -18,7 +18,7 @@ def make_recorded(api: Any, original: Callable[..., Any]) -> Callable[..., Any]:
         record = begin(api, args, kwargs)
         if record is None or record.run is None:
             return await original(*args, **kwargs)
-        token = VISIT.set((record.run, record.number, record.stage, record.part))
+        token = VISIT.set((record.run, record.number, record.stage, record.part) if record.number else None)
         result: Any = None
         try:
             with record.node_stage():

@@ -20,7 +20,7 @@ MAX_SEAM_NOTES = 100_000
 VISIT: contextvars.ContextVar[tuple[Run, int, str, str | None] | None] = contextvars.ContextVar(
     "stagexec_visit", default=None
 )
-"""(run, visit number, stage, part) of the visit whose node function runs; tasks and their threads inherit it."""
+"""(run, visit number, stage, part) of the visit whose node function runs; its tasks inherit it."""
 
 
 class Run:
