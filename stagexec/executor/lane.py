@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -29,24 +30,23 @@ NAMES = (
 )
 """The arguments of the host's `execute`, in the host's order."""
 
-_executor: Any = None
+_executor: contextvars.ContextVar[Any] = contextvars.ContextVar("stagexec_executor", default=None)
 _kept: set[Any] = set()
 
 
 def executor() -> Any:
-    """The executor of ours whose loop runs now on the worker, or None."""
-    return _executor
+    """The executor of ours whose loop runs here, or None. Each thread has its own: packs run theirs beside."""
+    return _executor.get()
 
 
 @contextlib.contextmanager
 def executing(one: Any) -> Iterator[None]:
     """Visits asked for meanwhile belong to `one`."""
-    global _executor
-    before, _executor = _executor, one
+    token = _executor.set(one)
     try:
         yield
     finally:
-        _executor = before
+        _executor.reset(token)
 
 
 def keep(task: asyncio.Task[Any]) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import time
+
 from tests.host import graphs as g
 from tests.transparency.observe import Observer
 from tests.transparency.twins import Twins, messages
 
 BUSY = 1.2
 """Seconds that a node sleeps while the scene talks to the server."""
+CALLED = 0.2
+"""Seconds after which a node that has been announced has been called: a cancel before the call ends elsewhere."""
 
 
 def busy(at: Observer, seconds: float = BUSY, prefix: str = "") -> str:
     """Submit a prompt and return once its node sleeps."""
     prompt_id = at.submit(g.slow(seconds, at.prefix + prefix, at.color))
     at.until("executing", prompt_id, node="2")
+    time.sleep(CALLED)
     return prompt_id
 
 
@@ -62,6 +67,7 @@ def test_an_async_node_is_cancelled_alike(twins: Twins) -> None:
     def scene(at: Observer) -> None:
         running = at.submit(g.async_sleeps(2, BUSY, at.color))
         at.until("executing", running, node="3")
+        time.sleep(CALLED)
         at.post("/interrupt", {})
         at.finish(running)
 
@@ -129,10 +135,11 @@ def test_freeing_memory_drops_the_cache_alike(twins: Twins) -> None:
     def scene(at: Observer) -> None:
         prompt = g.models(1, at.prefix, at.color)
         at.run(prompt)
-        at.post("/free", {"unload_models": True})
         at.run(prompt)
-        at.post("/free", {"free_memory": True})
-        at.run(prompt)  # the flags are read after a prompt, or when the worker is woken
-        at.run(prompt)
+        for flags in ({"unload_models": True}, {"free_memory": True}):
+            at.post("/free", flags)
+            time.sleep(CALLED)  # the worker wakes up for it; a prompt that comes first is executed first
+            at.run(prompt)
 
-    twins.same("free", scene)
+    seen = twins.same("free", scene)
+    assert [bool(each["nodes"]) for each in messages(seen, "execution_cached")] == [False, True, True, False]
