@@ -11,7 +11,7 @@ from stagexec.reading.graph import Graph
 from stagexec.reading.runs import Run, Visit
 
 WASTED_KIND = "estimated"
-"""Host time of device stages stands for device time: the journal has no device events yet."""
+"""Host time of device stages stands for device time, where there are no device events."""
 
 
 def stage_times(run: Run) -> dict[str, int]:
@@ -82,13 +82,18 @@ def delivered_nodes(run: Run) -> list[str]:
     return list(kept)
 
 
+def useful_visits(run: Run, visits: list[Visit], graph: Graph) -> set[int]:
+    """Visits of nodes that a delivered artifact depends on."""
+    needed = graph.needed(delivered_nodes(run))
+    return {v.visit for v in visits if v.node_id in needed}
+
+
 def wasted_ns(run: Run, visits: list[Visit], graph: Graph) -> int | None:
     """Time spent for nothing: device stages of visits that no delivered artifact depends on, and all
     device stages after a cancel was asked. None while the run is under way."""
     if run.outcome is None:
         return None
-    needed = graph.needed(delivered_nodes(run))
-    useful = {v.visit for v in visits if v.node_id in needed}
+    useful = useful_visits(run, visits, graph)
     cancel = run.cancel_ns
     wasted = 0
     rows = run.segments

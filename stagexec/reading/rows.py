@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from stagexec.reading import derive, events
+from stagexec.reading import derive, device, events
 from stagexec.reading.graph import Graph
-from stagexec.reading.runs import NO_DEVICE, Run, Visit
+from stagexec.reading.runs import Run, Visit
 
 
 def iso(wall_ns: int | None) -> str | None:
@@ -26,20 +26,17 @@ def accepted_wall_ns(run: Run) -> int | None:
     return run.process.wall_ns(run.accepted_ns)
 
 
-def device_reason(run: Run) -> str:
-    """Why device figures are null."""
-    return NO_DEVICE.format(timing=run.process.timing or "unknown")
-
-
 def summary(run: Run) -> dict[str, Any]:
     """The row of `runs`. Times in ns; null where the journal does not know."""
-    return _summary(run, run.visits(), Graph(run))
+    return _summary(run, run.visits(), Graph(run), device.times(run))
 
 
-def _summary(run: Run, visits: list[Visit], graph: Graph) -> dict[str, Any]:
+def _summary(run: Run, visits: list[Visit], graph: Graph, on_device: device.DeviceTimes) -> dict[str, Any]:
     process, error = run.process, run.error
     cancel, stopped = run.cancel_ns, run.stopped_ns
     asked = process.start.executor_asked if process.start else None
+    needed = derive.useful_visits(run, visits, graph) if run.device is not None else set()
+    wasted_ns, wasted_kind = device.wasted(run, on_device, derive.wasted_ns(run, visits, graph), needed)
     return {
         "run_id": run.run_id,
         "prompt_id": run.prompt_id,
@@ -50,15 +47,15 @@ def _summary(run: Run, visits: list[Visit], graph: Graph) -> dict[str, Any]:
         "error_node": error.node_id if error else None,
         "startup_class": run.started.startup_class if run.started else None,
         "executor": process.host.executor if process.host else asked,
-        "timing": process.timing,
+        "timing": run.timing,
         "accepted_wall": iso(accepted_wall_ns(run)),
         "total_ns": run.segments.total_ns(),
-        "device_ns": None,
-        "device_reason": device_reason(run),
+        "device_ns": on_device.total_ns,
+        "device_reason": device.reason(run, on_device),
         "validate_ns": run.accepted.validate_ns if run.accepted else None,
         "stages": derive.stage_times(run),
-        "wasted_ns": derive.wasted_ns(run, visits, graph),
-        "wasted_kind": derive.WASTED_KIND,
+        "wasted_ns": wasted_ns,
+        "wasted_kind": wasted_kind,
         "cancel_latency_ns": stopped - cancel if cancel is not None and stopped is not None else None,
         "host_version": process.host.host_version if process.host else None,
     }
@@ -70,24 +67,41 @@ def detail(run: Run) -> dict[str, Any]:
     visits, graph = run.visits(), Graph(run)
     times = derive.visit_times(run)
     found_spans = derive.spans(run)
+    on_device = device.times(run)
     return {
-        **_summary(run, visits, graph),
+        **_summary(run, visits, graph, on_device),
         "accepted_mono_ns": run.accepted_ns,
         "finished_mono_ns": run.finished_ns,
         "error": {**msgspec.to_builtins(run.error), "cause": run.cause} if run.error else None,
         "host_status": run.executed.host_status if run.executed else None,
         "segments": [
-            {"stage": stage, "part": part, "start_ns": start, "end_ns": end, "visit": visit, "seam": seam}
-            for stage, part, start, end, visit, seam in run.segments.rows()
+            {
+                "stage": stage,
+                "part": part,
+                "start_ns": start,
+                "end_ns": end,
+                "visit": visit,
+                "seam": seam,
+                "device_ns": length,
+            }
+            for (stage, part, start, end, visit, seam), length in zip(
+                run.segments.rows(), on_device.segments, strict=True
+            )
         ],
-        "visits": [_visit(v, times.get(v.visit)) for v in visits],
+        "device_stages": on_device.stages,
+        "device_unknown": on_device.unknown,
+        "device_unseen": run.started.unseen if run.started else [],
+        "visits": [_visit(v, times.get(v.visit), on_device.visits.get(v.visit)) for v in visits],
         "spans": found_spans,
+        "device_spans": device.streams(run),
         "concurrency": derive.concurrency(found_spans),
         **derive.node_lists(run, visits, graph),
         "rollup": derive.rollup(visits, times, graph),
         "blocked": run.executed.blocked if run.executed else [],
         "artifacts": [_artifact(a, run.accepted_ns) for a in run.artifacts],
         "memory": (run.executed.memory or {}) if run.executed else {},
+        "memory_samples": device.memory(run),
+        "nvml": device.nvml(run),
         "marks": [_mark(m) for m in run.marks if m.name != "fault"],
         "faults": [_mark(m) for m in run.marks if m.name == "fault"],
         "seams": run.process.seams,
@@ -98,7 +112,7 @@ def detail(run: Run) -> dict[str, Any]:
     }
 
 
-def _visit(visit: Visit, time: derive.VisitTime | None) -> dict[str, Any]:
+def _visit(visit: Visit, time: derive.VisitTime | None, device_ns: int | None) -> dict[str, Any]:
     stage, origin = derive.stage_and_origin(visit, time)
     return {
         "visit": visit.visit,
@@ -108,7 +122,7 @@ def _visit(visit: Visit, time: derive.VisitTime | None) -> dict[str, Any]:
         "stage": stage,
         "origin": origin,
         "self_ns": time.self_ns if time else 0,
-        "device_ns": None,
+        "device_ns": device_ns,
         "list_index": visit.list_index,
         "parent": visit.parent,
         "calls": visit.calls,
