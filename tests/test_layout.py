@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "public": {"record", "stages"},
     "record": SHARED,
     "executor": {"record", "stages", "host"},
-    "delivery": {"record", "stages"},
+    "delivery": {"record", "stages", "public"},
     "host": {"executor", "delivery", "record", "public", "stages", "format", "resources", "web"},
     "main": {"host", "executor", "delivery", "record", "stages", "format", "resources", "web"},
     "reading": SHARED,

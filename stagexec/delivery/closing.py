@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from stagexec.delivery import artifacts
+from stagexec.delivery import artifacts, children
 from stagexec.delivery.outcome import Delivered, decide
 from stagexec.delivery.verify import Verifier
 from stagexec.record import clock, live
@@ -49,6 +49,7 @@ class Closer:
 
     def close(self, run: Run, history: dict[str, Any]) -> None:
         """Check what `history` and the run's nodes promised, file it, and close the run."""
+        settle(run)
         outputs = history.get("outputs") or {}
         delivered: dict[str, Delivered] = {}
         known: set[str] = set()
@@ -147,6 +148,12 @@ class Closer:
             for path in artifacts.orphans(folder, prefix, clock.wall_ns(since), known):
                 found[str(path)] = path
         return list(found.values())
+
+
+@guarded
+def settle(run: Run) -> None:
+    """File the encoder processes of a run that is over."""
+    children.settle(run)
 
 
 def promised_ns(run: Run, path: str) -> int | None:

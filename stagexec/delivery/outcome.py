@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from stagexec.record import children
+from stagexec.record.children import ChildFailure
 from stagexec.record.run import Run
 
 ARTIFACT_CAUSES = {
@@ -41,6 +43,9 @@ def decide(run: Run, delivered: dict[str, Delivered], values: dict[str, int]) ->
     anything = bool(good) or bool(values)
     if run.error is not None:
         return _after_error(run, anything)
+    child = children.unanswered(run)
+    if child is not None:
+        return ("partial" if anything else "failed"), child.cause, _child_place(child)
     if failing:
         node_id, one = next(iter(failing.items()))
         error = _place(run, node_id, "delivery_commit")
@@ -62,6 +67,10 @@ def _after_error(run: Run, anything: bool) -> Decision:
     assert run.error is not None
     cause = run.error["cause"]
     error = {key: value for key, value in run.error.items() if key != "cause"}
+    child = children.of_visit(run, run.error["visit"])
+    if cause == "node_exception" and child is not None:  # its end was seen after the node's exception
+        cause = child.cause
+        error.update(stage="encode_mux", message=error["message"] or child.text())
     if cause == "user_cancel":
         return "cancelled", cause, error
     return ("partial" if anything else "failed"), cause, error
@@ -83,6 +92,18 @@ def _place(run: Run, node_id: str, stage: str) -> dict[str, Any]:
         "list_index": None,
         "exception_type": None,
         "message": None,
+    }
+
+
+def _child_place(child: ChildFailure) -> dict[str, Any]:
+    return {
+        "stage": "encode_mux",
+        "visit": child.visit,
+        "node_id": child.node_id,
+        "node_class": child.node_class,
+        "list_index": None,
+        "exception_type": None,
+        "message": child.text(),
     }
 
 

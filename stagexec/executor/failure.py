@@ -5,11 +5,15 @@ from __future__ import annotations
 import errno
 from typing import Any
 
-from stagexec.record import live
+from stagexec.record import children, live
 from stagexec.record.guard import guarded
 from stagexec.record.run import Run
+from stagexec.stages import CAUSES
 
 DISK_FULL = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG") if hasattr(errno, name)}
+
+CHILD_EXPLAINS = ("node_exception", "encode_failed")
+"""Causes that an encoder process which failed in the same visit says more about."""
 
 MISSING = "stagexec_missing_class"
 """Set on the host's own KeyError when it came from looking up a node's class."""
@@ -30,6 +34,9 @@ def cause_of(api: Any, error: BaseException, stage: str | None) -> str:
         return "interrupted_by_node"
     if not isinstance(error, Exception):
         return "worker_escape"
+    named = getattr(error, "stagexec_cause", None)  # our own nodes know why they failed
+    if named in CAUSES:
+        return str(named)
     if api.is_oom(error):
         return "oom"
     if isinstance(error, OSError) and error.errno in DISK_FULL:
@@ -65,6 +72,9 @@ def failed(
     cause = cause_of(api, error, stage)
     if cause == "interrupted_by_node" and run.cancel_ns is not None:
         cause = "user_cancel"
+    child = children.of_visit(run, visit) if cause in CHILD_EXPLAINS else None
+    if child is not None:
+        cause, stage = child.cause, "encode_mux"
     run.stopped_ns = run.clock()
     run.error = {
         "cause": cause,
@@ -74,5 +84,5 @@ def failed(
         "node_class": node_class,
         "list_index": list_index,
         "exception_type": f"{type(error).__module__}.{type(error).__qualname__}",
-        "message": live.message_of(error),
+        "message": live.message_of(error) or (child.text() if child is not None else None),
     }

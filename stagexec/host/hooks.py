@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from stagexec.delivery import children, pyav
 from stagexec.delivery.closing import Closer
 from stagexec.executor import queue as queue_view
 from stagexec.executor.keyset import MerkleKeySet
@@ -20,7 +21,7 @@ from stagexec.executor.schedule import Schedule
 from stagexec.executor.validation import make_validate_inputs
 from stagexec.executor.visit import make_execute
 from stagexec.host import api as host_api
-from stagexec.host import conformance, restart, visits
+from stagexec.host import attention, conformance, devices, restart, visits
 from stagexec.host.seams import Factory, Seams
 from stagexec.host.tables import Tables
 from stagexec.record import clock, live, paths, pauses
@@ -42,11 +43,16 @@ class Hooks:
         self.api: host_api.HostApi | None = None
         self.reason = ""
         self.journal = True
+        self.nvml_period_s: float | None = None
         places: dict[str, Factory] = {
             "execution:PromptExecutor": self._executor_class,
             "execution:PromptQueue": self._queue_class,
             "execution:execute": self._execute,
             "execution:validate_prompt": self._validate,
+            **attention.places(),
+            **devices.offload_places(timing),
+            "av:open": pyav.watched_open,
+            **children.POPEN,
             "execution:validate_inputs": self._native(self._validate_inputs),
             "execution:CacheKeySetInputSignature": self._native(mixed(MerkleKeySet)),
             "execution:ExecutionList": self._native(mixed(Schedule)),
@@ -77,6 +83,8 @@ class Hooks:
         assert api is not None
         paths.host_folder = paths.host_folder or user_folder()
         live.begin_process(paths.ledger_folder(self.process.pop("ledger", None)), **self.process)
+        devices.tell()
+        live.sample_devices(self.nvml_period_s)
         live.host_facts(
             host_version=host_api.version(),
             facts={**api.facts, "fingerprint": api.fingerprint},

@@ -100,10 +100,18 @@ def _mark_dynamic_vram(run: Any) -> None:
         run.mark("dynamic_vram", {"lower_bound": "model_load_residency"})
 
 
+@guarded
+def encoding(run: Any, arguments: dict[str, Any]) -> None:
+    """Frames are about to be written as one animated picture."""
+    detail = {"frames": len(arguments["images"]), "fps": arguments["fps"]}
+    run.mark("encoding", detail, visit=run.visit, node_id=run.node[0] if run.node else None)
+
+
 PROBES: dict[str, Probe] = {
     "cancel": Probe(needs=("value",), before=cancel, anywhere=True, idle=True),
     "save_folder": Probe(after=save_folder, anywhere=True),
     "oom_seen": Probe(needs=("e",), after=oom_seen),
     "tiled_retry": Probe(before=tiled_retry),
+    "encoding": Probe(needs=("images", "fps"), before=encoding),
     "model_load": Probe(needs=("models",), before=model_load),
 }

@@ -12,6 +12,7 @@ def main() -> None:
     sys.path.insert(0, tree)
     sys.argv = ["main.py", "--cpu"]
 
+    from stagexec.delivery import children, pyav
     from stagexec.host.seams import Seams
     from stagexec.host.tables import load
 
@@ -25,7 +26,11 @@ def main() -> None:
         return execute
 
     factories = {"prompt_executor": subclass, "prompt_queue": subclass, "execute_node": same}
-    seams = Seams(load(), factories)
+    tables = load()
+    places = {**children.POPEN, "av:open": pyav.watched_open}
+    for row in tables.seams.values():
+        factories |= {row.id: places[target] for target in row.target if target in places}
+    seams = Seams(tables, factories)
     seams.install_hooks()
     assert "torch" not in sys.modules, "the engine must not load torch"
 

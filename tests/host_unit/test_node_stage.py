@@ -57,7 +57,7 @@ KNOWN = {
     "SaveGLB": ("native_materialize", "write", "table"),
     "CreateVideo": ("native_materialize", None, "type"),
     "SaveVideo": ("encode_mux", None, "type"),
-    "SaveWEBM": ("encode_mux", None, "type"),
+    "SaveWEBM": ("encode_mux", "encode", "table"),
     "SaveAudioMP3": ("encode_mux", None, "type"),
     "ImageUpscaleWithModel": ("postprocess", "ImageUpscaleWithModel", "type"),
     "FrameInterpolate": ("postprocess", "FrameInterpolate", "type"),
