@@ -47,6 +47,12 @@ def parser() -> argparse.ArgumentParser:
         "--stagexec-timing", choices=TIMING_MODES, default="baseline", help="how time is taken (baseline)"
     )
     own.add_argument(
+        "--stagexec-nvml",
+        metavar="SECONDS",
+        type=period,
+        help="sample NVIDIA devices this often while runs execute (memory, power, energy; off)",
+    )
+    own.add_argument(
         "--stagexec-patches",
         metavar="FILE",
         action="append",
@@ -60,6 +66,14 @@ def parser() -> argparse.ArgumentParser:
         help="let error messages, which may hold prompts, into the ledger",
     )
     return own
+
+
+def period(text: str) -> float:
+    """Seconds between two samples: 0.01 at least, since NVML itself takes a millisecond or more."""
+    seconds = float(text)
+    if not 0.01 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0.01 and 3600 seconds")
+    return seconds
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -94,6 +108,7 @@ def main(argv: list[str] | None = None) -> int:
         "executor_asked": mine.stagexec_executor,
     }
     hooks = Hooks(tables, mine.stagexec_executor, mine.stagexec_timing, mine.stagexec_strict, process)
+    hooks.nvml_period_s = mine.stagexec_nvml
     main_file = tree / "main.py"
     begin(
         hooks,

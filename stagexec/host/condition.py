@@ -7,9 +7,8 @@ import os
 import platform
 from typing import Any
 
+from stagexec.host import devices
 from stagexec.record import condition, live
-
-NO_DEVICE = "no device in use"
 
 
 class Conditions:
@@ -33,8 +32,9 @@ class Conditions:
             "api_prompt_hash": prompt_hash,
             "workflow_hash": workflow,
             "selected_outputs": sorted(outputs),
+            "timing_mode": live.next_timing(),
         }
-        reasons = dict.fromkeys(("gpu_uuid", "gpu_model", "gpu_vram_bytes", "gpu_power_limit_mw"), NO_DEVICE)
+        reasons = devices.identity_reasons()
         if reason:
             reasons["workflow_hash"] = reason
         whole = condition.manifest(fields, reasons)
@@ -49,6 +49,7 @@ class Conditions:
         args = self.api.execution.args
         torch = self.api.torch
         return {
+            **devices.identity(),
             "host_version": self.api.version(),
             "frontend_version": package("comfyui-frontend-package"),
             "cpu": f"{platform.processor() or platform.machine()}, {os.cpu_count()} logical cores",
@@ -60,7 +61,6 @@ class Conditions:
             "vram_mode": str(management.vram_state).rsplit(".", 1)[-1],
             "cache_mode": cache_mode(args),
             "preview_mode": str(getattr(args, "preview_method", None)),
-            "timing_mode": self.api.timing,
             "executor": self.api.executor_used,
             "queue_policy": "priority number, then first come",
             "concurrency": 1,

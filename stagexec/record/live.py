@@ -89,6 +89,27 @@ def begin_process(folder: Path, **fields: Any) -> None:
 
 
 @guarded
+def sample_devices(period_s: float | None) -> None:
+    """Sample NVIDIA devices every `period_s` seconds while runs execute; None: nobody asked."""
+    global sampler
+    if period_s is None or journal is None:
+        return
+    made = Sampler(period_s, clock.now_ns, _file_sample)
+    reason = made.start()
+    if reason is None:
+        sampler = made
+    else:
+        guard.log.warning("stagexec: no NVML samples: %s.", reason)
+    period_ns = None if reason else round(period_s * 1e9)
+    facts = event("nvml_facts", source="process", period_ns=period_ns, reason=reason, devices=made.facts)
+    journal.put_header(facts)
+
+
+def _file_sample(fields: dict[str, Any]) -> None:
+    journal_event(None, "nvml_sample", source="process", **fields)
+
+
+@guarded
 def host_facts(**fields: Any) -> None:
     """File what the host turned out to be, and which loop runs its prompts."""
     if journal is not None:
