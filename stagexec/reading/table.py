@@ -50,6 +50,8 @@ OTHER = "other_stages"
 
 COLUMNS: dict[str, str] = {**FACTS, **dict.fromkeys(STAGE_COLUMNS.values(), WHOLE), OTHER: TEXT}
 
+STAGE_NAMES = (*STAGE_COLUMNS.values(), OTHER)
+
 PLACE: dict[str, str] = {"file": TEXT, "first_byte": WHOLE, "end_byte": WHOLE}
 """Where the run's lines lie in the ledger; in the index only."""
 
@@ -75,14 +77,14 @@ def flat(run: Run) -> dict[str, Any]:
         "lower_bound": any(m.name == "dynamic_vram" for m in run.marks),
     }
     found = {name: more[name] if name in more else summary[name] for name in FACTS}
-    return {**found, **stage_cells(summary["stages"])}
+    return {**found, **dict(zip(STAGE_NAMES, stage_cells(summary["stages"]), strict=True))}
 
 
-def stage_cells(stages: dict[str, int]) -> dict[str, Any]:
-    """The stage columns of {stage: ns}."""
-    other = {stage: ns for stage, ns in stages.items() if stage not in STAGE_COLUMNS}
-    cells: dict[str, Any] = {column: stages.get(stage) for stage, column in STAGE_COLUMNS.items()}
-    cells[OTHER] = msgspec.json.encode(other).decode() if other else None
+def stage_cells(stages: dict[str, int]) -> list[Any]:
+    """The cells of {stage: ns}: one for each of STAGES, then the others as JSON."""
+    cells: list[Any] = [stages.get(stage) for stage in sets.STAGES]
+    other = {} if stages.keys() <= sets.STAGES.keys() else {s: n for s, n in stages.items() if s not in sets.STAGES}
+    cells.append(msgspec.json.encode(other).decode() if other else None)
     return cells
 
 

@@ -1,0 +1,190 @@
+"""How far each journal of a ledger has been read into rows, and reading on from there."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from stagexec.reading import lean, scan, table
+from stagexec.reading.fold import Alive, fold
+from stagexec.reading.journal import Source
+
+STRETCH = 48 * 1024**2
+"""Bytes of one job: a few of them a core, so that the cores end together."""
+
+HEAD_BYTES = 1024**2
+
+_decode = msgspec.json.decode
+
+
+class Progress(msgspec.Struct):
+    """Of one journal file: all before byte `offset` is in rows, but for the runs that are `open`."""
+
+    file: str
+    offset: int = 0
+    size: int = 0
+    mtime_ns: int = 0
+    inode: int = 0
+    head: list[str] = []
+    head_end: int = 0
+    open: dict[str, list[list[int]]] = {}
+    heartbeats: list[list[int]] = []
+    last_ns: int = 0
+    ended: bool = False
+    whole: str | None = None
+    """Why this journal is folded in full each time that it has grown; None for most."""
+    torn: int = 0
+
+
+class Row(msgspec.Struct):
+    """Cells of one run, and whether it is over for good."""
+
+    cells: list[Any]
+    over: bool
+
+
+def start(path: pathlib.Path) -> Progress:
+    """Nothing of the file has been read yet. Raises OSError."""
+    found = Progress(str(path))
+    head: list[str] = []
+    with path.open("rb") as stream:
+        for line in stream:
+            if b'"seams"' not in line[:40]:
+                if not any(b'"%s"' % kind in line[:40] for kind in scan.CHANGES) or line[-1:] != b"\n":
+                    break
+                head.append(line.decode("utf-8", "replace"))
+            found.head_end += len(line)
+            if found.head_end > HEAD_BYTES:
+                break
+    found.head = head
+    found.offset = found.head_end
+    if not any("process_start" in line[:40] for line in head):
+        found.whole = "the head of the journal is missing"
+    return found
+
+
+def is_behind(known: Progress, path: pathlib.Path) -> bool:
+    """Whether the file has changed since. Raises OSError."""
+    stat = path.stat()
+    return (stat.st_size, stat.st_mtime_ns, stat.st_ino) != (known.size, known.mtime_ns, known.inode)
+
+
+def is_another(known: Progress, path: pathlib.Path) -> bool:
+    """Whether it is not the file that was read before. Raises OSError."""
+    stat = path.stat()
+    return stat.st_size < known.offset or stat.st_ino != known.inode
+
+
+def jobs(known: Progress, path: pathlib.Path, rows_file: Callable[[], str]) -> list[scan.Job]:
+    """The stretches of the file that have not been read. Raises OSError."""
+    stat = path.stat()
+    known.size, known.mtime_ns, known.inode = stat.st_size, stat.st_mtime_ns, stat.st_ino
+    found = []
+    with path.open("rb") as stream:
+        begin = known.offset
+        while begin < stat.st_size:
+            end = min(begin + STRETCH, stat.st_size)
+            if end < stat.st_size:
+                stream.seek(end)
+                end += len(stream.readline())
+            found.append(scan.Job(str(path), begin, end, known.head, rows_file(), known.head_end))
+            begin = end
+    return found
+
+
+class Advance:
+    """What reading on in one journal brought beside the rows in files."""
+
+    def __init__(self) -> None:
+        self.rows: list[list[Any]] = []
+        self.late: dict[str, tuple[str | None, dict[str, str]]] = {}
+        """Run id -> (condition id, packs) that became known after the run's row was made."""
+        self.surprise: str | None = None
+
+
+def advance(known: Progress, stretches: list[scan.Found], is_known: Callable[[str], bool]) -> Advance:
+    """Take what the stretches after `known.offset` hold, in their order; `known` is moved on.
+
+    `is_known`: whether a run has a row already. Raises OSError.
+    """
+    done = Advance()
+    fresh: dict[str, None] = {}
+    for found in stretches:
+        done.surprise = done.surprise or found.surprise
+        known.offset, known.torn = found.end, known.torn + found.torn
+        known.last_ns, known.ended = max(known.last_ns, found.last_ns), known.ended or found.ended
+        known.heartbeats = [*known.heartbeats, *found.heartbeats][-scan.MAX_HEARTBEATS :]
+        for run_id, places in found.open.items():
+            known.open.setdefault(run_id, []).extend(places)
+            fresh[run_id] = None
+    if done.surprise is None and fresh:
+        _finish(known, list(fresh), done, is_known)
+    if not known.open:
+        known.heartbeats = []
+    return done
+
+
+def _finish(known: Progress, run_ids: list[str], done: Advance, is_known: Callable[[str], bool]) -> None:
+    head = lean.Head([line.encode() for line in known.head])
+    with open(known.file, "rb") as stream:
+        for run_id in run_ids:
+            places = known.open[run_id]
+            lines = [_line(stream, *place) for place in places]
+            kinds = [kind for kind, _, _ in lines]
+            if b"run_accepted" not in kinds and is_known(run_id):
+                if not set(kinds) <= set(scan.MAY_FOLLOW):
+                    done.surprise = f"run {run_id} goes on after its end"
+                    return
+                done.late[run_id] = _told_late(lines)
+                del known.open[run_id]
+            elif b"run_closed" in kinds:
+                cells = lean.row_of(known.file, head, run_id, lines)
+                if cells is not None:
+                    done.rows.append([*cells, known.file, places[0][0], places[-1][1]])
+                del known.open[run_id]
+
+
+def _line(stream: Any, begin: int, end: int) -> lean.Line:
+    stream.seek(begin)
+    line: bytes = stream.read(end - begin)
+    ordered = line if line.startswith(lean.PREFIX) else lean.in_order(line) or line
+    return ordered[len(lean.PREFIX) : ordered.find(b'"', len(lean.PREFIX))], ordered, begin
+
+
+def _told_late(lines: list[lean.Line]) -> tuple[str | None, dict[str, str]]:
+    packs: dict[str, str] = {}
+    for kind, line, _ in lines:
+        if kind == b"identity":
+            packs.update(_decode(line).get("packs") or {})
+    return lean.last_condition(lines), packs
+
+
+def open_rows(known: Progress, now_wall_ns: int, is_alive: Alive) -> list[list[Any]]:
+    """Rows of the runs that have no end in the journal: `lost`, or still under way. Raises OSError."""
+    if not known.open:
+        return []
+    places = sorted([*(p for ps in known.open.values() for p in ps), *known.heartbeats])
+    with open(known.file, "rb") as stream:
+        lines = [_line(stream, *place)[1] for place in places]
+    folded = lean.folded(known.file, [line.encode() for line in known.head], lines)
+    folded.process.last_ns = max(folded.process.last_ns, known.last_ns)
+    if known.ended:
+        folded.process.end = lean.events.ProcessEnd(ts_mono_ns=known.last_ns)
+    return [
+        [*table.flat(run).values(), known.file, known.open[run.run_id][0][0], known.open[run.run_id][-1][1]]
+        for run in folded.finish(now_wall_ns, is_alive)
+        if run.run_id in known.open
+    ]
+
+
+def whole_rows(source: Source, now_wall_ns: int, is_alive: Alive) -> list[Row]:
+    """Rows of a journal that is folded in full."""
+    file = str(source.paths[0])
+    found = []
+    for run in fold(source, now_wall_ns, is_alive):
+        over = run.closed is not None
+        found.append(Row([*table.flat(run).values(), file, 0, 0], over))
+    return found
