@@ -13,6 +13,7 @@ def main() -> None:
     sys.argv = ["main.py", "--cpu"]
 
     from stagexec.delivery import children, pyav
+    from stagexec.host import attention, devices
     from stagexec.host.seams import Seams
     from stagexec.host.tables import load
 
@@ -28,8 +29,11 @@ def main() -> None:
     factories = {"prompt_executor": subclass, "prompt_queue": subclass, "execute_node": same}
     tables = load()
     places = {**children.POPEN, "av:open": pyav.watched_open}
+    places |= {**attention.places(), **devices.offload_places("events")}
     for row in tables.seams.values():
         factories |= {row.id: places[target] for target in row.target if target in places}
+        if row.kind == "replace":  # what only the running executor can fill: does the host have it at all?
+            factories.setdefault(row.id, lambda _module, old: old)
     seams = Seams(tables, factories)
     seams.install_hooks()
     assert "torch" not in sys.modules, "the engine must not load torch"

@@ -72,7 +72,7 @@ def test_a_users_node_class_takes_the_shipped_one_s_place(tmp_path: Path) -> Non
         (('"pack.mod:f"', "7"), r"seam 'one': Expected `array`, got `int` - at `\$.target`"),
         (('"one"', '"One!"'), r"the id must be lower-case letters"),
         (('why = "seen"', 'why = "seen"\npart = "stepp"'), r"unknown part 'stepp' of stage 'sampling'"),
-        (('why = "seen"', 'why = "seen"\nprobe = "x"'), r"unknown probe 'x'; the probes are: cancel"),
+        (('why = "seen"', 'why = "seen"\nprobe = "x"'), r"unknown probe 'x'; the probes are: "),
         (
             ('why = "seen"', 'why = "seen"\nnot_inside = ["nobody"]'),
             r"names the seam 'nobody', which no table has",
