@@ -35,7 +35,7 @@ _kept: set[Any] = set()
 
 
 def executor() -> Any:
-    """The executor of ours whose loop runs here, or None. Each thread has its own: packs run theirs beside."""
+    """The executor of ours whose loop runs here, or None. Each thread has its own: packs run some beside."""
     return _executor.get()
 
 

@@ -233,7 +233,7 @@ def _undo(seam: Seam) -> None:
 def _name(thing: Any) -> str:
     function = getattr(thing, "__func__", thing)
     code = getattr(function, "__code__", None)
-    if code is not None:  # functools.wraps copies module and name of what it wraps: the code tells who wrote it
+    if code is not None:  # functools.wraps copies the name of what it wraps: the code tells who wrote it
         return f"{function.__globals__.get('__name__')}:{getattr(code, 'co_qualname', code.co_name)}"
     module = getattr(function, "__module__", None) or type(function).__module__
     return f"{module}:{getattr(function, '__qualname__', type(function).__qualname__)}"

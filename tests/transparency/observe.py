@@ -13,7 +13,6 @@ from typing import Any
 
 from stagexec.bench.client import Listener, http_raw
 from stagexec.bench.lab import Server
-
 from tests.transparency.normal import OWN_MESSAGES, Normaliser
 
 QUIET_SECONDS = 0.3
@@ -30,7 +29,10 @@ class FlaggedListener(Listener):
         import aiohttp
 
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        async with aiohttp.ClientSession() as session, session.ws_connect(self._url, max_msg_size=0) as socket:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.ws_connect(self._url, max_msg_size=0) as socket,
+        ):
             await socket.send_str(json.dumps({"type": "feature_flags", "data": dict(self.flags)}))
             async for message in socket:
                 if message.type is aiohttp.WSMsgType.TEXT:
@@ -56,7 +58,11 @@ class Observer:
         self.seen: list[tuple[str, Any]] = []
         self.prompt_ids: list[str] = []
         self._plain = Normaliser(
-            {str(server.base.resolve()): "<base>", str(server.base): "<base>", str(server.launch.comfyui): "<host>"}
+            {
+                str(server.base.resolve()): "<base>",
+                str(server.base): "<base>",
+                str(server.launch.comfyui): "<host>",
+            }
         )
 
         self._temporary_before = self._temporary()
@@ -175,7 +181,7 @@ class Observer:
 
     def _until_history(self, prompt_id: str) -> None:
         end = time.monotonic() + WAIT_SECONDS
-        while b"{}" == http_raw(self.server.url, "GET", f"/history/{prompt_id}")[1].strip():
+        while http_raw(self.server.url, "GET", f"/history/{prompt_id}")[1].strip() == b"{}":
             assert time.monotonic() < end, f"no history of {prompt_id} in scene {self.name}"
             time.sleep(0.02)
 

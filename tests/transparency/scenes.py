@@ -17,7 +17,9 @@ def twice(make: Callable[[str, int], g.Prompt]) -> Make:
 
 def odd(class_type: str, *, show: str = "OddText", **inputs: Any) -> Callable[[str, int], g.Prompt]:
     """EmptyImage → an odd node → text."""
-    return lambda p, c: g.line(g.empty(c), g.node(class_type, image=["1", 0], **inputs), g.node(show, value=["2", 0]))
+    return lambda p, c: g.line(
+        g.empty(c), g.node(class_type, image=["1", 0], **inputs), g.node(show, value=["2", 0])
+    )
 
 
 def listed(kind: str, start: int, **inputs: Any) -> g.Prompt:
@@ -36,7 +38,9 @@ def middle(p: str, c: int, tail: str = "tail") -> g.Prompt:
 
 def progress(p: str, c: int) -> g.Prompt:
     """A node that reports progress with previews, and a preview image."""
-    return g.line(g.empty(c), g.node("OddProgress", image=["1", 0], steps=4), g.node("PreviewImage", images=["2", 0]))
+    return g.line(
+        g.empty(c), g.node("OddProgress", image=["1", 0], steps=4), g.node("PreviewImage", images=["2", 0])
+    )
 
 
 def changed_text(p: str, c: int, version: int) -> g.Prompt:
@@ -83,7 +87,10 @@ SCENES: dict[str, Make] = {
     "lazy": twice(lambda p, c: g.lazy(p, c)),
     "parallel async": twice(lambda p, c: g.async_sleeps(3, 0.2, c)),
     "async list": lambda p, c: [listed("OddAsyncList", c % 1000, at=at) for at in (-1, -1)],
-    "async list, one fails": lambda p, c: [listed("OddAsyncList", 20, at=23), listed("OddAsyncList", 20, at=23)],
+    "async list, one fails": lambda p, c: [
+        listed("OddAsyncList", 20, at=23),
+        listed("OddAsyncList", 20, at=23),
+    ],
     "expansion": twice(lambda p, c: g.expand(p, 0.02, c)),
     "expansion into a cycle": twice(lambda p, c: g.expand(p, 0.02, c, "StxExpandCycle")),
     "expansion into an unknown class": twice(lambda p, c: g.expand(p, 0.02, c, "StxExpandUnknown")),
@@ -105,5 +112,8 @@ SCENES: dict[str, Make] = {
     "null for an image": twice(lambda p, c: g.line(g.empty(c), g.save(None, p))),  # type: ignore[arg-type]
     "no instance": twice(odd("OddInitFails")),
     "lazy check fails": twice(odd("OddLazyFails")),
-    **{f"returns {kind}": twice(odd("OddReturns", kind=kind)) for kind in ("none", "number", "short", "text", "list")},
+    **{
+        f"returns {kind}": twice(odd("OddReturns", kind=kind))
+        for kind in ("none", "number", "short", "text", "list")
+    },
 }

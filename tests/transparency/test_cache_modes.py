@@ -1,4 +1,4 @@
-"""Each cache mode keeps and drops what it keeps and drops on stock. Servers of their own: minutes, not seconds."""
+"""Each cache mode keeps and drops what it does on stock. Servers of their own: minutes, not seconds."""
 
 from __future__ import annotations
 
@@ -12,10 +12,21 @@ from tests.transparency.twins import Twins, messages
 
 MODES = {"none": ("--cache-none",), "lru": ("--cache-lru", "10"), "classic": ("--cache-classic",)}
 SUBSET = (
-    "image saved, cached", "cached in part", "lazy", "parallel async", "nested expansion", "list of expansions",
-    "IS_CHANGED gives a text", "IS_CHANGED is NaN", "output in mid-graph", "item 6 of 8 fails",
-    "node object kept", "expansion into a cycle", "blocked with a message", "node of the newer kind",
-)  # fmt: skip
+    "image saved, cached",
+    "cached in part",
+    "lazy",
+    "parallel async",
+    "nested expansion",
+    "list of expansions",
+    "IS_CHANGED gives a text",
+    "IS_CHANGED is NaN",
+    "output in mid-graph",
+    "item 6 of 8 fails",
+    "node object kept",
+    "expansion into a cycle",
+    "blocked with a message",
+    "node of the newer kind",
+)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -28,5 +39,7 @@ def test_a_cache_mode_behaves_as_on_stock(start: Callable[..., Twins], mode: str
             for prompt in s.SCENES[name](at.prefix, at.color):
                 at.run(prompt)
 
-        cached += sum(len(each["nodes"]) for each in messages(twins.same(f"{mode}, {name}", scene), "execution_cached"))
+        cached += sum(
+            len(each["nodes"]) for each in messages(twins.same(f"{mode}, {name}", scene), "execution_cached")
+        )
     assert bool(cached) == (mode != "none")

@@ -11,24 +11,34 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
 from stagexec.bench.lab import Server
 from stagexec.reading import store
-
 from tests.host import graphs as g
 from tests.host.witness import closed_run, errors, ledger_of, sound
 from tests.transparency import scenes as s
-from tests.transparency.conftest import start_twins
 from tests.transparency.observe import Observer
-from tests.transparency.twins import Seen, Twins, messages
+from tests.transparency.twins import Seen, Twins, messages, start_twins
 
 TELLING = ("visit_wrapper", "executor_wrapper", "mapper_wrapper", "queue_swapper", "sender", "meddler")
 """Packs that keep what they saw and tell it once under /neighbour/<name>."""
 ALL = ("odd", *TELLING, "own_executor", "requeuer")
 SCENES = (
-    "image saved, cached", "lazy", "parallel async", "nested expansion", "list of expansions", "item 6 of 8 fails",
-    "blocked with a message", "models loaded", "expansion into a cycle", "async list, one fails",
-    "IS_CHANGED gives a text", "node interrupts itself", "node of the newer kind", "output in mid-graph",
-)  # fmt: skip
+    "image saved, cached",
+    "lazy",
+    "parallel async",
+    "nested expansion",
+    "list of expansions",
+    "item 6 of 8 fails",
+    "blocked with a message",
+    "models loaded",
+    "expansion into a cycle",
+    "async list, one fails",
+    "IS_CHANGED gives a text",
+    "node interrupts itself",
+    "node of the newer kind",
+    "output in mid-graph",
+)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +75,9 @@ def seam_states(server: Server) -> dict[str, dict[str, Any]]:
 
 def prompt_ids(seen: Seen) -> list[str]:
     """The ids of all prompts that were accepted in a scene."""
-    return [each["answer"]["prompt_id"] for what, each in seen if what == "POST /prompt" and each["status"] == 200]
+    return [
+        each["answer"]["prompt_id"] for what, each in seen if what == "POST /prompt" and each["status"] == 200
+    ]
 
 
 @pytest.mark.parametrize("name", SCENES)
@@ -106,8 +118,13 @@ def test_a_message_that_a_pack_changes_reaches_the_client_changed(crowd: Twins) 
 
 def test_a_prompt_handler_edits_the_prompt_and_its_failure_is_survived(crowd: Twins) -> None:
     def scene(at: Observer) -> None:
-        at.run(g.line(g.node("OddText", value=at.name), g.node("StxText", value="x") | {"inputs": {"value": ["3", 0]}},
-                      g.empty(at.color)))
+        at.run(
+            g.line(
+                g.node("OddText", value=at.name),
+                g.node("StxText", value="x") | {"inputs": {"value": ["3", 0]}},
+                g.empty(at.color),
+            )
+        )
         prompt = g.txt2img(prefix=at.prefix, steps=1)
         prompt["6"]["inputs"]["text"] = "handler, fill me in"
         at.run(prompt)
@@ -142,7 +159,9 @@ def test_a_node_that_requeues_its_own_workflow_runs_as_often_as_on_stock(crowd: 
     ids: list[str] = []
 
     def scene(at: Observer) -> None:
-        prompt = g.line(g.empty(at.color), g.node("Requeue", image=["1", 0], left=2), g.save(["2", 0], at.prefix))
+        prompt = g.line(
+            g.empty(at.color), g.node("Requeue", image=["1", 0], left=2), g.save(["2", 0], at.prefix)
+        )
         first = at.submit(prompt)
         second = str(uuid.uuid5(uuid.UUID(first), "again"))
         third = str(uuid.uuid5(uuid.UUID(second), "again"))
@@ -188,7 +207,10 @@ def test_a_packs_own_executor_beside_a_running_prompt_leaves_both_whole(crowd: T
         at.until("executing", running, node="2")
         beside = str(uuid.uuid5(uuid.NAMESPACE_OID, at.name))
         ids[:] = [running, beside]
-        at.post("/neighbour/own_executor", {"prompt": g.invert_save(f"{at.prefix}b", at.color + 1), "prompt_id": beside})
+        at.post(
+            "/neighbour/own_executor",
+            {"prompt": g.invert_save(f"{at.prefix}b", at.color + 1), "prompt_id": beside},
+        )
         at.wait(running)
         at.get(f"/history/{running}")
         at.get("/queue")
@@ -199,7 +221,9 @@ def test_a_packs_own_executor_beside_a_running_prompt_leaves_both_whole(crowd: T
     ledger = exact(crowd.servers["native"], ids[0])
     assert ledger["outcome"] == "success"
     assert ledger["executed_nodes"] == ["1", "2", "3"]
-    assert [mark["detail"] for mark in ledger["marks"] if mark["name"] == "unrecorded_run"] == [{"prompt_id": ids[1]}]
+    assert [mark["detail"] for mark in ledger["marks"] if mark["name"] == "unrecorded_run"] == [
+        {"prompt_id": ids[1]}
+    ]
 
 
 def test_the_whole_journal_has_no_contradiction_after_all_this(crowd: Twins) -> None:
@@ -226,7 +250,9 @@ def test_a_pack_that_rewrites_the_queue_keeps_runs_exact_though_their_wait_is_un
     assert slow["executed_nodes"] == ["1", "2", "3"]
 
 
-def test_a_pack_that_imports_execution_in_its_prestartup_script_still_gets_ours(start: Callable[..., Twins]) -> None:
+def test_a_pack_that_imports_execution_in_its_prestartup_script_still_gets_ours(
+    start: Callable[..., Twins],
+) -> None:
     twins = start("stock", "native", packs=("early", "odd", "visit_wrapper"))
 
     def scene(at: Observer) -> None:
@@ -241,4 +267,25 @@ def test_a_pack_that_imports_execution_in_its_prestartup_script_still_gets_ours(
     for prompt_id in prompt_ids(seen):
         exact(twins.servers["native"], prompt_id)
     states = seam_states(twins.servers["native"])
-    assert {states[seam]["state"] for seam in ("prompt_executor", "prompt_queue", "execute_node")} == {"installed"}
+    assert {states[seam]["state"] for seam in ("prompt_executor", "prompt_queue", "execute_node")} == {
+        "installed"
+    }
+
+
+def test_a_pack_that_puts_the_hosts_own_visit_back_is_named_and_changes_no_result(
+    start: Callable[..., Twins],
+) -> None:
+    twins = start("stock", "native", packs=("odd", "restorer"))
+
+    def scene(at: Observer) -> None:
+        for prompt in (
+            g.invert_save(at.prefix, at.color),
+            g.fails(color=at.color),
+            g.lazy(at.prefix, at.color),
+        ):
+            at.run(prompt)
+
+    for prompt_id in prompt_ids(twins.same("restored", scene)):
+        exact(twins.servers["native"], prompt_id)
+    lost = seam_states(twins.servers["native"])["execute_node"]
+    assert (lost["state"], lost["reason"]) == ("lost", "the original was put back")

@@ -8,17 +8,25 @@ and messages of ours named `stagexec.…`.
 from __future__ import annotations
 
 import pytest
-from stagexec.bench.client import Listener
 
+from stagexec.bench.client import Listener
 from tests.host import graphs as g
 from tests.transparency import scenes as s
 from tests.transparency.observe import FlaggedListener, Observer
 from tests.transparency.twins import Seen, Twins, messages
 
 HOST_SUBSET = (
-    "image saved, cached", "item 6 of 8 fails", "parallel async", "nested expansion", "blocked with a message",
-    "lazy", "expansion into a cycle", "output in mid-graph", "node interrupts itself", "models loaded",
-)  # fmt: skip
+    "image saved, cached",
+    "item 6 of 8 fails",
+    "parallel async",
+    "nested expansion",
+    "blocked with a message",
+    "lazy",
+    "expansion into a cycle",
+    "output in mid-graph",
+    "node interrupts itself",
+    "models loaded",
+)
 
 
 def ran(twins: Twins, name: str, listen: type[Listener] | None) -> Seen:
@@ -76,7 +84,9 @@ def test_nodes_see_the_same_world_around_them(twins: Twins) -> None:
             "anything": [1, 2.5, None],
         }
         at.run(s.single("OddWorld", at.color, label=1), extra_data=extra)
-        at.run({**s.single("OddWorld", at.color, label=2), "3": g.save(["1", 0], at.prefix)}, extra_data=extra)
+        at.run(
+            {**s.single("OddWorld", at.color, label=2), "3": g.save(["1", 0], at.prefix)}, extra_data=extra
+        )
         at.run(s.single("OddWorld", at.color, label=3))
         at.jobs()
 

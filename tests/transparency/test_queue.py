@@ -11,7 +11,7 @@ from tests.transparency.twins import Twins, messages
 BUSY = 1.2
 """Seconds that a node sleeps while the scene talks to the server."""
 CALLED = 0.2
-"""Seconds after which a node that has been announced has been called: a cancel before the call ends elsewhere."""
+"""Seconds after which an announced node has been called: a cancel before the call ends elsewhere."""
 
 
 def busy(at: Observer, seconds: float = BUSY, prefix: str = "") -> str:

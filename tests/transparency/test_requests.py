@@ -1,4 +1,4 @@
-"""Answers to POST /prompt: invalid prompts are refused with the same words, and partly valid ones run alike."""
+"""POST /prompt: invalid prompts are refused with the same words, and partly valid ones run alike."""
 
 from __future__ import annotations
 
@@ -26,8 +26,15 @@ BAD_PROMPTS: dict[str, Any] = {
     "link to nothing": {"2": SAVE},
     "link of three": {"1": g.empty(), "2": g.save(["1", 0, 0], "refused")},
     "socket out of range": {"1": g.empty(), "2": g.save(["1", 5], "refused")},
-    "cycle": {"1": g.node("ImageInvert", image=["2", 0]), "2": g.node("ImageInvert", image=["1", 0]), "3": SAVE},
-    "not in the list": {"4": g.node("CheckpointLoaderSimple", ckpt_name="none.safetensors"), **g.txt2img("none")},
+    "cycle": {
+        "1": g.node("ImageInvert", image=["2", 0]),
+        "2": g.node("ImageInvert", image=["1", 0]),
+        "3": SAVE,
+    },
+    "not in the list": {
+        "4": g.node("CheckpointLoaderSimple", ckpt_name="none.safetensors"),
+        **g.txt2img("none"),
+    },
     "refused by the node": {"1": g.node("OddText", value="refuse me")},
 }
 BAD_BODIES: dict[str, Any] = {
@@ -51,7 +58,13 @@ def test_an_invalid_request_is_refused_alike(twins: Twins, name: str) -> None:
 
 def test_the_valid_half_of_a_prompt_runs_and_the_other_half_is_reported(twins: Twins) -> None:
     def scene(at: Observer) -> None:
-        at.run({**g.invert_save(at.prefix, at.color), "4": g.node("OddText", value="refuse me"), "5": SAVE | {"inputs": {}}})
+        at.run(
+            {
+                **g.invert_save(at.prefix, at.color),
+                "4": g.node("OddText", value="refuse me"),
+                "5": SAVE | {"inputs": {}},
+            }
+        )
 
     seen = twins.same("half valid", scene)
     assert seen[0][1]["answer"]["node_errors"]

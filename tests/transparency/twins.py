@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from stagexec.bench import lab
 from stagexec.bench.client import Listener
 from stagexec.bench.lab import Server
-
 from tests.transparency.observe import Observer
 
 Scene = Callable[[Observer], None]
 Seen = list[tuple[str, Any]]
 
 MAX_LINES = 80
+PACKS = Path(__file__).parent / "packs"
+NODES_PACK = Path(__file__).resolve().parents[1] / "host" / "nodes_pack"
+HASH_SEED = 7
+"""The host sends sets as lists: their order hangs on the seed of Python's string hash."""
+
+LAUNCHERS: Mapping[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "stock": ({"launcher": lab.STOCK}, ()),
+    "native": ({}, ("--stagexec-executor", "native")),
+    "host": ({}, ("--stagexec-executor", "host")),
+}
+"""Label -> how a server is started, and our further arguments."""
 
 
 class Twins:
@@ -41,6 +54,22 @@ class Twins:
         for label in others:
             fail_on_difference(first, seen[first], label, seen[label])
         return seen[first]
+
+
+def start_twins(
+    servers: Any, labels: Sequence[str], *args: str, packs: Sequence[str] = ("odd",), **launch: Any
+) -> Twins:
+    """Servers of the given labels with the test nodes and `packs`, started at the same time."""
+    folders = (NODES_PACK, *(PACKS / name for name in packs))
+    started = {}
+    for label in labels:
+        how, more = LAUNCHERS[label]
+        started[label] = servers(
+            *more, *args, ready=False, hash_seed=HASH_SEED, custom_nodes=folders, **how, **launch
+        )
+    for server in started.values():
+        server.wait_ready()
+    return Twins(started)
 
 
 def watch(server: Server, name: str, scene: Scene, listen: type[Listener] | None) -> Seen:

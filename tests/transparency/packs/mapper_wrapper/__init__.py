@@ -1,4 +1,4 @@
-"""Wraps the functions that assemble a node's inputs and call it; one by a plain function round a coroutine."""
+"""Wraps what assembles a node's inputs and calls it; one by a plain function that returns the coroutine."""
 
 import execution
 from aiohttp import web
@@ -12,7 +12,9 @@ original_map = execution._async_map_node_over_list
 
 def get_input_data(inputs, class_def, unique_id, *args, **kwargs):
     result = original_inputs(inputs, class_def, unique_id, *args, **kwargs)
-    seen.append(["inputs", unique_id, class_def.__name__, len(args), sorted(kwargs), len(result), sorted(result[0])])
+    seen.append(
+        ["inputs", unique_id, class_def.__name__, len(args), sorted(kwargs), len(result), sorted(result[0])]
+    )
     return result
 
 

@@ -1,4 +1,4 @@
-"""Adds a prompt handler that edits prompts, wraps load_models_gpu and soft_empty_cache, resets peak counters."""
+"""A prompt handler that edits prompts; wrappers of load_models_gpu and soft_empty_cache; peaks reset."""
 
 import comfy.model_management as management
 import torch

@@ -93,7 +93,11 @@ class OddWorld(Base):
             "thread": threading.current_thread().name,
             "loop": asyncio.get_event_loop().is_running(),
             "progress": sorted(execution.get_progress_state().nodes),
-            "names": [execution.PromptExecutor.__name__, execution.PromptQueue.__name__, execution.execute.__name__],
+            "names": [
+                execution.PromptExecutor.__name__,
+                execution.PromptQueue.__name__,
+                execution.execute.__name__,
+            ],
         }
 
 

@@ -1,4 +1,4 @@
-"""A node of the host's newer kind, whose class is never instantiated: lazy, hidden, async, with its own ui."""
+"""A node of the host's newer kind, whose class is never instantiated: lazy, hidden, async, with ui."""
 
 from comfy_api.latest import io, ui
 

@@ -41,7 +41,9 @@ def run(prompt, prompt_id, client_id):
         return {"error": error}
     if "executor" not in kept:
         caches = {"lru": 0, "ram": 0, "ram_inactive": 0}
-        kept["executor"] = OwnExecutor(QuietServer(), cache_type=execution.CacheType.CLASSIC, cache_args=caches)
+        kept["executor"] = OwnExecutor(
+            QuietServer(), cache_type=execution.CacheType.CLASSIC, cache_args=caches
+        )
     executor = kept["executor"]
     executor.server.sent.clear()
     extra = {"client_id": client_id} if client_id else {}

@@ -1,4 +1,4 @@
-"""Replaces put, get, task_done and get_current_queue on the server's queue; its task_done knows no process_item."""
+"""Replaces methods on the server's queue, calling the old ones; its task_done knows no process_item."""
 
 from aiohttp import web
 from server import PromptServer
@@ -26,7 +26,9 @@ def task_done(item_id, history_result, status, **_):
     # A pack written before the host took secrets out of queue items: it drops what it does not know.
     prompt_id = queue.currently_running[item_id][1]
     original_done(item_id, history_result, status)
-    seen.append(["done", prompt_id, item_id, status.status_str, sorted(history_result), prompt_id in queue.history])
+    seen.append(
+        ["done", prompt_id, item_id, status.status_str, sorted(history_result), prompt_id in queue.history]
+    )
 
 
 def get_current_queue():

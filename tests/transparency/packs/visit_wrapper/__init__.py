@@ -17,7 +17,9 @@ def wrap(original):
         before = sorted(executed)
         result = await original(*args, **kwargs)
         facts = [server is PromptServer.instance, hasattr(caches, "outputs"), sorted(extra_data) != []]
-        seen.append([prompt_id, node_id, class_type, len(args), sorted(kwargs), before, facts, result[0].name])
+        seen.append(
+            [prompt_id, node_id, class_type, len(args), sorted(kwargs), before, facts, result[0].name]
+        )
         return result
 
     return execute
