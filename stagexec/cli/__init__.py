@@ -14,6 +14,8 @@ VERBS = {
     "show": "Show one run in full.",
     "diff": "Say what made one run faster than another.",
     "audit": "Look for contradictions in the journal.",
+    "profile": "Arm a profile for the next run.",
+    "export": "Write runs in the formats of other tools.",
     "doctor": "Show the host's facts and the state of every seam.",
 }
 """verb -> help line. The verb's command is `command` in `stagexec.cli.<verb>`."""
