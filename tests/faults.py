@@ -34,6 +34,7 @@ def fresh_recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(live, "journal", None)
     monkeypatch.setattr(live, "_waiting", {})
     monkeypatch.setattr(live, "_started", 0)
+    monkeypatch.setattr(live, "timing", "baseline")
     monkeypatch.setattr(live, "record_text", False)
     monkeypatch.setattr(live, "after_execution", None)
     monkeypatch.setattr(live, "closed_callbacks", [])

@@ -174,6 +174,9 @@ def chain(*classes: str) -> dict[str, Any]:
     return {str(n): {"class_type": one, "inputs": given} for n, (one, given) in enumerate(both, 1)}
 
 
+WITH_EVENTS = {"plain"}
+"""Taken in the timing mode `events`; there is no device here, so what is recorded is why."""
+
 NATIVE_ONLY = {"good"}
 """The miniature host's own loop does not know how to let a graph grow."""
 
@@ -210,6 +213,7 @@ def travel(ledger: Path) -> Any:
             if prompt_id in NATIVE_ONLY and not native:
                 continue
             queue_view.keep_validation(prompt_id, 5)
+            live.timing = "events" if prompt_id in WITH_EVENTS else "baseline"
             host.submit(graph, [max(graph)], prompt_id)
             host.work()
         host.submit(chain("Load", "Save"), ["2"], "deleted")

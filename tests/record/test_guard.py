@@ -22,10 +22,22 @@ for one in pkgutil.walk_packages(stagexec.__path__, "stagexec."):
     if one.name != "stagexec.__main__":  # all of ours, so that every guarded function has registered itself
         importlib.import_module(one.name)
 
+TOURED = (
+    "stagexec.delivery.closing",
+    "stagexec.executor.",
+    "stagexec.host.",
+    "stagexec.public",
+    "stagexec.record.live",
+    "stagexec.record.run",
+)
+"""Where the functions are that a run calls on every host; others have tests of their own."""
+
 ELSEWHERE = {
     "stagexec.executor.progress.CoalescedProgress._overdue": "a timer's body; nothing waits for its result",
 }
-"""Guarded functions that the tour does not reach, and why that is enough."""
+"""Those among them that the tour does not reach, and why that is enough."""
+
+NAMES = sorted(name for name in GUARDED if name.startswith(TOURED) and name not in ELSEWHERE)
 
 UNREACHED = "the tour never calls it: extend tests/executor/tour.py, or name it in ELSEWHERE with a reason"
 
@@ -48,7 +60,7 @@ class Injected(Exception):
     pass
 
 
-@pytest.mark.parametrize("name", sorted(set(GUARDED) - set(ELSEWHERE)))
+@pytest.mark.parametrize("name", NAMES)
 def test_one_fault_is_noted_once_and_changes_nothing(
     name: str, undisturbed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults_expected
 ) -> None:
@@ -67,7 +79,7 @@ def test_one_fault_is_noted_once_and_changes_nothing(
     assert noted == [(function.__qualname__, f"Injected: {name}")]
 
 
-@pytest.mark.parametrize("name", sorted(set(GUARDED) - set(ELSEWHERE)))
+@pytest.mark.parametrize("name", NAMES)
 def test_a_function_that_always_faults_changes_nothing_either(
     name: str, undisturbed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults_expected
 ) -> None:

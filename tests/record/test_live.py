@@ -29,8 +29,24 @@ FIELDS: dict[str, Any] = {
 }
 
 
-NOT_ON_THE_TOUR = {"heartbeat", "lost_events", "condition", "identity"}
-"""The first two have a test of their own; the others need a real host's condition."""
+ON_THE_TOUR = {
+    "artifact",
+    "cached",
+    "graph_growth",
+    "host_facts",
+    "mark",
+    "process_end",
+    "process_start",
+    "run_accepted",
+    "run_closed",
+    "run_executed",
+    "run_started",
+    "seams",
+    "segments",
+    "spans",
+    "visits",
+}
+"""Heartbeats and losses have a test of their own; other events need a device or a real host's condition."""
 
 
 @pytest.fixture
@@ -69,7 +85,7 @@ def test_every_event_of_a_tour_has_exactly_the_fields_of_the_format(tmp_path: Pa
     events = events_in(tmp_path)
     assert_fields(events)
     seen = {one["event_type"] for one in events}
-    assert seen == set(EVENTS) - NOT_ON_THE_TOUR
+    assert seen >= ON_THE_TOUR
 
 
 def test_heartbeats_and_losses_have_exactly_the_fields_of_the_format(tmp_path: Path, disk: Disk) -> None:

@@ -1,0 +1,364 @@
+"""The event loop of a run: idling is external_wait, and each step belongs to the visit it works for."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from itertools import pairwise
+from types import CoroutineType
+from typing import Any
+
+import pytest
+
+from stagexec.executor.aio import Steps, _factory, span_of_task, watch
+from stagexec.record import clock
+from stagexec.record.run import VISIT, Run
+
+SLEEP_S = 0.1
+
+
+@pytest.fixture
+def run() -> Run:
+    """A run whose main lane is in the loop between visits."""
+    one = Run("p", clock.now_ns(), clock.now_ns)
+    one.thread = threading.get_ident()
+    one.ledger.switch("executor_overhead")
+    return one
+
+
+def execute(run: Run, main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """`main` on an event loop that is watched for `run`, as the prompt loop does it."""
+
+    async def watched() -> Any:
+        watch(run)
+        return await main()
+
+    result = asyncio.run(watched())
+    run.ledger.switch("executor_overhead")
+    return result
+
+
+def node_task(run: Run, node_id: str, stage: str, coro: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    """A task made inside the visit of an async node."""
+    visit = run.next_visit(node_id, node_id)
+    token = VISIT.set((run, visit, stage, None))
+    try:
+        task = asyncio.create_task(coro)
+    finally:
+        VISIT.reset(token)
+        run.end_visit()
+    span_of_task(run, task, node_id, visit, stage, run.clock())
+    return task
+
+
+def segments(run: Run, stage: str) -> Iterator[tuple[int, int | None]]:
+    """(length, visit) of each segment of a stage."""
+    return ((end - open_[2], open_[3]) for open_, end in run.ledger.pending if open_[0] == stage)
+
+
+def total(run: Run, stage: str) -> int:
+    return sum(length for length, _ in segments(run, stage))
+
+
+# ---- when the loop idles ----------------------------------------------------------------------------
+
+
+def test_sleeping_is_external_wait_and_working_is_not(run: Run) -> None:
+    async def main() -> None:
+        await asyncio.sleep(SLEEP_S)
+        time.sleep(SLEEP_S)
+
+    execute(run, main)
+    assert total(run, "external_wait") >= SLEEP_S * 0.98e9
+    assert total(run, "executor_overhead") >= SLEEP_S * 0.98e9
+
+
+def test_external_wait_is_exactly_the_time_inside_the_selector(run: Run) -> None:
+    inside: list[tuple[int, int]] = []
+
+    async def main() -> None:
+        selector = asyncio.get_running_loop()._selector  # type: ignore[attr-defined]
+        real = selector.select
+
+        def select(timeout: float | None = None) -> Any:
+            start = run.clock()
+            try:
+                return real(timeout)
+            finally:
+                if timeout is None or timeout > 0:
+                    inside.append((start, run.clock()))
+
+        selector.select = select
+        watch(run)
+        for _ in range(5):
+            await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+    waits = [(open_[2], end) for open_, end in run.ledger.pending if open_[0] == "external_wait"]
+    assert len(waits) == len(inside) >= 5
+    for (start, end), (first, last) in zip(waits, inside, strict=True):
+        assert start <= first <= last <= end
+        assert (end - start) - (last - first) < 1_000_000
+
+
+def test_a_loop_with_work_to_do_never_waits(run: Run) -> None:
+    async def main() -> None:
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+    execute(run, main)
+    assert list(segments(run, "external_wait")) == []
+
+
+# ---- whose step it is -------------------------------------------------------------------------------
+
+
+def test_three_nodes_that_sleep_side_by_side_wait_once_and_are_three_overlapping_spans(run: Run) -> None:
+    async def main() -> None:
+        tasks = [node_task(run, node, "external_wait", asyncio.sleep(SLEEP_S)) for node in "abc"]
+        await asyncio.gather(*tasks)
+
+    execute(run, main)
+    assert (
+        SLEEP_S * 0.98e9 <= total(run, "external_wait") < 2.5 * SLEEP_S * 1e9
+    )  # a loaded machine wakes late
+    spans = sorted((start, end, lane) for lane, _, _, _, start, end, _ in run.pending_spans)
+    assert [lane for _, _, lane in spans] == ["task:a", "task:b", "task:c"]
+    assert max(start for start, _, _ in spans) < min(end for _, end, _ in spans)
+    assert all(end - start >= SLEEP_S * 0.98e9 for start, end, _ in spans)
+
+
+def test_each_step_is_charged_to_its_own_visit_and_stage(run: Run) -> None:
+    async def node(seconds: float) -> None:
+        for _ in range(2):
+            time.sleep(seconds)
+            await asyncio.sleep(0.01)
+
+    async def main() -> None:
+        one = node_task(run, "a", "postprocess", node(0.02))
+        two = node_task(run, "b", "conditioning", node(0.01))
+        await asyncio.gather(one, two)
+
+    execute(run, main)
+    assert {visit for length, visit in segments(run, "postprocess")} == {1}
+    assert {visit for length, visit in segments(run, "conditioning")} == {2}
+    assert total(run, "postprocess") >= 38_000_000
+    assert total(run, "conditioning") >= 19_000_000
+    assert run.visit is None
+    assert run.ledger.depth() == 0
+
+
+def test_a_task_that_a_nodes_task_makes_belongs_to_the_same_visit(run: Run) -> None:
+    async def inner() -> None:
+        time.sleep(0.02)
+
+    async def node() -> None:
+        await asyncio.gather(asyncio.create_task(inner()), asyncio.create_task(inner()))
+
+    async def main() -> None:
+        await node_task(run, "a", "postprocess", node())
+
+    execute(run, main)
+    assert {visit for _, visit in segments(run, "postprocess")} == {1}
+    assert total(run, "postprocess") >= 38_000_000
+
+
+def test_a_task_of_no_visit_is_no_business_of_ours(run: Run) -> None:
+    async def main() -> Any:
+        return type(asyncio.create_task(asyncio.sleep(0)).get_coro())
+
+    assert execute(run, main) is CoroutineType
+    assert {open_[0] for open_, _ in run.ledger.pending} <= {"queue_wait", "executor_overhead"}
+
+
+def test_the_ledger_is_a_partition_while_tasks_interleave(run: Run) -> None:
+    async def node(number: int) -> None:
+        for _ in range(5):
+            depth = run.enter("sampling", None, "seam")
+            run.leave(depth)
+            await asyncio.sleep(0.001 * (number % 3))
+
+    async def main() -> None:
+        await asyncio.gather(*[node_task(run, str(n), "postprocess", node(n)) for n in range(20)])
+
+    execute(run, main)
+    end = run.clock()
+    run.ledger.close(end)
+    pieces = [(open_[2], end) for open_, end in run.ledger.pending]
+    assert pieces[0][0] == run.accepted_ns
+    assert all(before[1] == after[0] for before, after in pairwise(pieces))
+    assert sum(end - start for start, end in pieces) == end - run.accepted_ns
+
+
+# ---- nothing else changes ---------------------------------------------------------------------------
+
+
+def test_results_and_exceptions_pass_through_unchanged(run: Run) -> None:
+    problem = ValueError("the node's own")
+
+    async def good() -> int:
+        await asyncio.sleep(0)
+        return 7
+
+    async def bad() -> None:
+        await asyncio.sleep(0)
+        raise problem
+
+    async def main() -> Any:
+        one = node_task(run, "a", "postprocess", good())
+        two = node_task(run, "b", "postprocess", bad())
+        return await asyncio.gather(one, two, return_exceptions=True)
+
+    result, error = execute(run, main)
+    assert result == 7
+    assert error is problem
+    assert [one[6] for one in run.pending_spans] == [{"outcome": "done"}, {"outcome": "error"}]
+
+
+def test_a_cancel_reaches_the_node_and_may_be_swallowed_by_it(run: Run) -> None:
+    heard = []
+
+    async def node(swallow: bool) -> str:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            heard.append(swallow)
+            if not swallow:
+                raise
+        return "went on"
+
+    async def main() -> Any:
+        tasks = [node_task(run, str(swallow), "postprocess", node(swallow)) for swallow in (True, False)]
+        await asyncio.sleep(0.01)
+        for task in tasks:
+            task.cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    went_on, cancelled = execute(run, main)
+    assert went_on == "went on"
+    assert isinstance(cancelled, asyncio.CancelledError)
+    assert heard == [True, False]
+    assert {one[6]["outcome"] for one in run.pending_spans} == {"done", "cancelled"}
+    assert run.ledger.depth() == 0
+
+
+def test_an_exception_thrown_into_a_waiting_node_is_its_own(run: Run) -> None:
+    async def node() -> str:
+        failing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_later(0.01, failing.set_exception, KeyError("x"))
+        try:
+            await failing
+        except KeyError:
+            return "caught"
+        return "missed"
+
+    async def main() -> Any:
+        return await node_task(run, "a", "postprocess", node())
+
+    assert execute(run, main) == "caught"
+
+
+def test_another_task_factory_is_left_in_place(run: Run) -> None:
+    def theirs(loop: Any, coro: Any, **kwargs: Any) -> Any:
+        return asyncio.Task(coro, loop=loop, **kwargs)
+
+    async def main() -> Any:
+        asyncio.get_running_loop().set_task_factory(theirs)
+        watch(run)
+        return asyncio.get_running_loop().get_task_factory()
+
+    assert asyncio.run(main()) is theirs
+
+
+@pytest.mark.parametrize("how", ["name", "context", "both", "neither"])
+def test_the_factory_takes_what_every_python_hands_it(run: Run, how: str) -> None:
+    # 3.10 hands it nothing, 3.11 and 3.12 a context where one was given, 3.13 a name too.
+    import contextvars
+
+    context = contextvars.copy_context()
+    given: dict[str, Any] = {}
+    if how in ("name", "both"):
+        given["name"] = "mine"
+    if how in ("context", "both"):
+        if sys.version_info < (3, 11):
+            pytest.skip("Task takes a context from Python 3.11 on")
+        given["context"] = context
+
+    async def work() -> int:
+        return 3
+
+    async def main() -> Any:
+        VISIT.set((run, 1, "postprocess", None))
+        task = _factory(asyncio.get_running_loop(), work(), **given)
+        return await task, task.get_name()
+
+    result, name = asyncio.run(main())
+    assert result == 3
+    assert name == "mine" or "name" not in given
+
+
+def test_create_task_of_the_running_python_works_with_all_it_takes(run: Run) -> None:
+    async def main() -> Any:
+        VISIT.set((run, 1, "postprocess", None))
+        more = {} if sys.version_info < (3, 11) else {"context": __import__("contextvars").copy_context()}
+        task = asyncio.create_task(asyncio.sleep(0, 5), name="mine", **more)
+        assert isinstance(task.get_coro(), Steps)
+        assert "mine" in repr(task)
+        assert task.get_stack() is not None
+        return await task
+
+    assert execute(run, main) == 5
+
+
+def test_steps_looks_like_the_coroutine_it_wraps(run: Run) -> None:
+    async def work() -> int:
+        return 3
+
+    coro = work()
+    steps = Steps(coro, (run, 1, "postprocess", None))
+    assert asyncio.iscoroutine(steps)
+    assert inspect.isawaitable(steps)
+    assert steps.cr_code is coro.cr_code
+    assert steps.__qualname__ == coro.__qualname__
+
+    async def main() -> int:
+        return await steps
+
+    assert asyncio.run(main()) == 3
+
+
+def test_closing_steps_closes_the_coroutine(run: Run) -> None:
+    closed = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            closed.append(True)
+
+    async def main() -> None:
+        steps = Steps(work(), (run, 1, "postprocess", None))
+        steps.send(None)
+        steps.close()
+
+    asyncio.run(main())
+    assert closed == [True]
+
+
+def test_a_fault_while_watching_leaves_the_loop_as_it_was(
+    run: Run, monkeypatch: pytest.MonkeyPatch, faults_expected
+) -> None:
+    def broken(*_args: Any) -> Any:
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr("stagexec.executor.aio._idle", broken)
+
+    async def main() -> int:
+        return await node_task(run, "a", "postprocess", asyncio.sleep(0.01, 4))
+
+    assert execute(run, main) == 4
+    assert [where for where, _ in faults_expected] == ["watch"]
