@@ -1,0 +1,163 @@
+"""Statistics: no difference where there is none, a difference where one was planted."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from stagexec.bench import stats
+
+
+def noisy(rng: np.random.Generator, n: int, noise: float, kind: str) -> np.ndarray:
+    """`n` times of a run of 100: lognormal, with a drift, or with rare outliers."""
+    base = 100 * np.exp(rng.normal(0, noise, n))
+    if kind == "drift":
+        base *= np.linspace(1, 1.2, n)
+    if kind == "outliers":
+        base *= np.where(rng.random(n) < 0.1, 1.5, 1.0)
+    return base
+
+
+@pytest.mark.parametrize("kind", ["plain", "drift", "outliers"])
+@pytest.mark.parametrize(("n", "noise"), [(5, 0.05), (10, 0.02), (10, 0.2), (20, 0.05)])
+def test_two_equal_arms_are_not_shown_to_differ_in_95_of_100_benches(kind: str, n: int, noise: float) -> None:
+    rng = np.random.default_rng(1)
+    verdicts = []
+    for number in range(100):
+        a, b = noisy(rng, n, noise, kind), noisy(rng, n, noise, kind)
+        found = stats.paired_ratio(list(a), list(b), seed=number)
+        assert found is not None
+        verdicts.append(found.shown)
+    assert verdicts.count("not shown") >= 95
+
+
+@pytest.mark.parametrize("effect", [1.05, 0.95])
+def test_a_planted_effect_of_5_percent_is_found_at_ten_pairs_with_low_noise(effect: float) -> None:
+    rng = np.random.default_rng(2)
+    wanted = "slower" if effect > 1 else "faster"
+    found = []
+    for number in range(100):
+        drift = np.linspace(1, 1.3, 10)
+        a = 100 * effect * drift * np.exp(rng.normal(0, 0.015, 10))
+        b = 100 * drift * np.exp(rng.normal(0, 0.015, 10))
+        one = stats.paired_ratio(list(a), list(b), seed=number)
+        assert one is not None
+        found.append(one.shown)
+    assert found.count(wanted) >= 95
+    assert set(found) <= {wanted, "not shown"}
+
+
+def test_the_interval_holds_the_true_ratio_in_about_95_of_100_benches() -> None:
+    rng = np.random.default_rng(3)
+    inside = 0
+    for number in range(400):
+        a = 100 * 1.1 * np.exp(rng.normal(0, 0.1, 10))
+        b = 100 * np.exp(rng.normal(0, 0.1, 10))
+        one = stats.paired_ratio(list(a), list(b), seed=number)
+        assert one is not None
+        assert one.low is not None
+        assert one.high is not None
+        inside += one.low <= 1.1 <= one.high
+    assert inside >= 0.93 * 400
+
+
+def test_a_verdict_never_contradicts_its_interval() -> None:
+    rng = np.random.default_rng(4)
+    for number in range(200):
+        a, b = 100 * np.exp(rng.normal(0.05, 0.1, 8)), 100 * np.exp(rng.normal(0, 0.1, 8))
+        one = stats.paired_ratio(list(a), list(b), seed=number)
+        assert one is not None
+        assert one.low is not None
+        assert one.high is not None
+        if one.shown != "not shown":
+            assert not one.low <= 1 <= one.high
+
+
+def test_few_pairs_show_nothing_however_large_the_difference() -> None:
+    one = stats.paired_ratio([1.0, 1.0, 1.0], [9.0, 9.1, 9.2])
+    assert one is not None
+    assert (one.shown, one.low, one.high) == ("not shown", None, None)
+    assert one.ratio == pytest.approx(1 / 9.1, rel=0.01)
+
+
+def test_pairs_without_any_spread_are_judged_by_their_value() -> None:
+    same, twice = stats.paired_ratio([5.0] * 6, [5.0] * 6), stats.paired_ratio([10.0] * 6, [5.0] * 6)
+    assert same is not None
+    assert twice is not None
+    assert (same.shown, same.ratio) == ("not shown", 1.0)
+    assert (twice.shown, twice.ratio) == ("slower", 2.0)
+
+
+def test_the_same_bench_gives_the_same_interval() -> None:
+    a, b = [1.0, 1.1, 0.9, 1.2, 1.05], [1.3, 1.2, 1.25, 1.4, 1.1]
+    assert stats.paired_ratio(a, b, seed=7) == stats.paired_ratio(a, b, seed=7)
+
+
+def test_unequal_pairs_are_an_error() -> None:
+    with pytest.raises(ValueError):
+        stats.paired_ratio([1.0], [1.0, 2.0])
+
+
+def test_the_summary_is_the_textbooks() -> None:
+    found = stats.summarize([1.0, 2.0, 3.0, 4.0, 100.0])
+    assert found == stats.Summary(5, 3.0, pytest.approx(61.6), 1.0, 100.0, 1.0)
+    assert stats.summarize([]) is None
+
+
+def test_two_separate_samples_of_one_kind_are_not_shown_to_differ() -> None:
+    rng = np.random.default_rng(5)
+    verdicts = []
+    for _ in range(100):
+        a, b = noisy(rng, 10, 0.05, "plain"), noisy(rng, 10, 0.05, "plain")
+        one = stats.unpaired_ratio(list(a), list(b))
+        assert one is not None
+        verdicts.append(one.shown)
+    assert verdicts.count("not shown") >= 95
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "share", "reading"),
+    [
+        ([100.0, 110.0, 90.0], [10.0, 11.0, 9.0], 0.9, "one-time cost"),
+        ([100.0], [20.0], 0.8, "one-time cost"),
+        ([100.0], [50.0], 0.5, "partly one-time"),
+        ([100.0], [98.0], 0.02, "paid again"),
+    ],
+)
+def test_the_first_run_against_the_second_is_read_by_the_rule_of_0_8(
+    first: list[float], second: list[float], share: float, reading: str
+) -> None:
+    found = stats.one_time(first, second)
+    assert found is not None
+    assert found.share == pytest.approx(share)
+    assert found.reading == reading
+
+
+def test_a_stage_that_alone_became_faster_explains_the_total() -> None:
+    found = stats.amdahl(
+        {"sampling": 40.0, "vae_decode": 20.0}, {"sampling": 80.0, "vae_decode": 20.0}, 0.5, 0.7
+    )
+    assert found is not None
+    assert (found.stage, found.explains, found.elsewhere) == ("sampling", True, {})
+    assert found.predicted == pytest.approx(0.6)
+    assert found.stage_ratio == pytest.approx(0.5)
+
+
+def test_a_cost_that_moved_to_another_stage_is_named() -> None:
+    found = stats.amdahl(
+        {"sampling": 40.0, "vae_decode": 55.0}, {"sampling": 80.0, "vae_decode": 20.0}, 0.94, 0.96
+    )
+    assert found is not None
+    assert not found.explains
+    assert found.elsewhere == {"vae_decode": 35.0}
+    assert found.seen == pytest.approx(0.95)
+
+
+def test_a_stage_that_only_the_other_side_has_is_no_ratio() -> None:
+    found = stats.amdahl({"a": 10.0, "b": 5.0}, {"a": 10.0}, None, None)
+    assert found is not None
+    assert found.stage_ratio is None
+    assert found.predicted == pytest.approx(1.5)
+    assert not math.isnan(found.seen)
