@@ -6,10 +6,10 @@ on standard output, rows in files of their own, so that two cores can read one l
 
 from __future__ import annotations
 
-import io
 import pathlib
 import re
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -18,8 +18,10 @@ from stagexec.reading import lean, table
 
 COLUMNS = (*table.COLUMNS, *table.PLACE)
 
-TAIL_LINES = 1000
-"""The last sign of life is looked for among this many lines: the writer's order is nearly that of time."""
+TAIL = 256 * 1024
+"""The last sign of life is looked for in this many bytes: the writer's order is nearly that of time."""
+
+BUFFER = 1024**2
 
 MAX_HEARTBEATS = 1000
 
@@ -77,14 +79,14 @@ class _Stretch:
         self.ends: dict[int, int] = {}
         """Byte at which an odd line lies -> byte at which it ends, since it was laid out anew."""
 
-    def read(self, data: bytes) -> int:
+    def read(self, lines: Iterable[bytes]) -> int:
         """Take every whole line; the byte after the last of them."""
-        at = self.job.start
+        at, stop = self.job.start, self.job.end
         runs, done, prefix, marker = self.runs, self.done, lean.PREFIX, lean.RUN_ID
         skip, width = len(prefix), len(marker)
-        for line in io.BytesIO(data):
-            if line[-1:] != b"\n":
-                break  # still being written, or torn: looked at again when there is more
+        for line in lines:
+            if at >= stop or line[-1:] != b"\n":
+                break  # the next stretch's; or still being written, or torn: looked at again when there is more
             kind_end = line.find(b'"', skip)
             id_start = kind_end + width
             if line[:skip] != prefix or line[kind_end:id_start] != marker:
@@ -159,15 +161,15 @@ class _Stretch:
 def scan(job: Job) -> tuple[Found, list[list[Any]]]:
     """Read one stretch. Raises OSError."""
     stretch = _Stretch(job)
-    with open(job.file, "rb") as stream:
-        stream.seek(job.start)
-        data = stream.read(job.end - job.start)
     found = stretch.found
-    found.end = stretch.read(data)
+    with open(job.file, "rb", buffering=BUFFER) as stream:
+        stream.seek(job.start)
+        found.end = stretch.read(stream)
+        stream.seek(max(job.start, found.end - TAIL))
+        tail = stream.read(found.end - stream.tell())
     found.open = stretch.open()
     found.rows = len(stretch.rows)
-    tail = data[: found.end - job.start].rsplit(b"\n", TAIL_LINES)[-TAIL_LINES:]
-    found.last_ns = max((int(t) for part in tail for t in _TIME.findall(part[:400])), default=0)
+    found.last_ns = max((int(t) for line in tail.splitlines() for t in _TIME.findall(line[:400])), default=0)
     return found, stretch.rows
 
 
@@ -180,6 +182,16 @@ def write_rows(path: str, rows: list[list[Any]]) -> None:
             out.write(encode(dict(zip(COLUMNS, columns, strict=True))) + b"\n")
 
 
+def work(job: Job) -> Found:
+    """Read one stretch and write its rows; a file that cannot be read is a surprise."""
+    try:
+        found, rows = scan(job)
+        write_rows(job.rows_file, rows)
+    except OSError as error:
+        return Found(surprise=f"{pathlib.Path(job.file).name}: {error.strerror or error}", end=job.start)
+    return found
+
+
 def main() -> None:
     """Work through the jobs on standard input."""
     import gc
@@ -187,13 +199,7 @@ def main() -> None:
     gc.disable()  # rows are trees: nothing here needs the collector, and it costs a fifth of the time
     decode = msgspec.json.Decoder(Job).decode
     for line in sys.stdin.buffer:
-        job = decode(line)
-        try:
-            found, rows = scan(job)
-            write_rows(job.rows_file, rows)
-        except OSError as error:
-            found = Found(surprise=f"{pathlib.Path(job.file).name}: {error.strerror or error}", end=job.start)
-        sys.stdout.buffer.write(msgspec.json.encode(found) + b"\n")
+        sys.stdout.buffer.write(msgspec.json.encode(work(decode(line))) + b"\n")
         sys.stdout.buffer.flush()
 
 
