@@ -16,6 +16,7 @@ from stagexec.delivery.closing import Closer
 from stagexec.executor import queue as queue_view
 from stagexec.host import api as host_api
 from stagexec.host import conformance, hooks, restart, seams
+from stagexec.host.probes import PROBES
 from stagexec.host.tables import PartInside, SeamRow, Tables
 from stagexec.host.wrap import wrap
 from stagexec.record import live
@@ -69,6 +70,9 @@ def host_module(log: Log) -> Any:
     def load_models(models: Any) -> Any:
         return called("load_models")(models)
 
+    def save_animation(images: Any, fps: float) -> Any:
+        return called("save_animation")(images, fps)
+
     module = {
         "sample": (called("sample"), row("sample", inside=("vae_decode",))),
         "decode": (
@@ -87,7 +91,10 @@ def host_module(log: Log) -> Any:
         "tiled": (called("tiled"), row("tiled", "probe", probe="tiled_retry")),
         "load_models": (load_models, row("load_models", "probe", probe="model_load")),
     }
-    return SimpleNamespace(**{name: wrap(f, f, seam)[0] for name, (f, seam) in module.items()})
+    if "encoding" in PROBES:
+        module["save_animation"] = (save_animation, row("save_animation", "probe", probe="encoding"))
+    wrapped = {name: wrap(f, f, seam)[0] for name, (f, seam) in module.items()}
+    return SimpleNamespace(**{"save_animation": save_animation, **wrapped})
 
 
 def node_classes(host: Any, log: Log) -> dict[str, Any]:  # noqa: C901 (a list of small classes)
@@ -114,6 +121,7 @@ def node_classes(host: Any, log: Log) -> dict[str, Any]:  # noqa: C901 (a list o
                 thread.join()
             stagexec.artifact("/nowhere/file.bin")
             host.save_path()
+            host.save_animation([x], 24.0)
             return (x + 1,)
 
     class Remote(Node):
