@@ -73,6 +73,9 @@ EVENTS: dict[str, dict[str, str]] = {
         "seeds": "list of [node id, input name, value] left out of the condition",
         "prompt_hash": "SHA-256 of the canonical API prompt without seeds",
         "number_of_nodes": "nodes in the submitted graph",
+        "until": "where the run was asked to stop: native, postprocess, encode or commit; null without a "
+        "stop point. selected_outputs are then the nodes that were asked for in place of those left out",
+        "left_out": "list of node ids that lie beyond the stop point",
     },
     "run_started": {
         "startup_class": "process_cold (first run of the process) or warm",

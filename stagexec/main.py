@@ -61,6 +61,11 @@ def parser() -> argparse.ArgumentParser:
     )
     own.add_argument("--stagexec-strict", action="store_true", help="a refused seam ends the start")
     own.add_argument(
+        "--stagexec-clean",
+        action="store_true",
+        help="remove temporary files that our nodes left when an earlier process was killed",
+    )
+    own.add_argument(
         "--stagexec-record-text",
         action="store_true",
         help="let error messages, which may hold prompts, into the ledger",
@@ -109,6 +114,7 @@ def main(argv: list[str] | None = None) -> int:
     }
     hooks = Hooks(tables, mine.stagexec_executor, mine.stagexec_timing, mine.stagexec_strict, process)
     hooks.nvml_period_s = mine.stagexec_nvml
+    hooks.clean = mine.stagexec_clean
     main_file = tree / "main.py"
     begin(
         hooks,

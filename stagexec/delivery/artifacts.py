@@ -117,7 +117,7 @@ def _from_mapping(
 def _from_full_path(node_id: str, key: str, full: str, directory_of: DirectoryOf) -> Promise:
     path = os.path.abspath(full)
     bases = [(kind, base) for kind in FOLDER_TYPES if (base := directory_of(kind)) is not None]
-    kind = next((kind for kind, base in bases if _is_within(base, path)), None)
+    kind = next((kind for kind, base in bases if is_within(base, path)), None)
     return _inside(Promise(node_id, key, kind, path, [node_id]), [base for _, base in bases])
 
 
@@ -140,13 +140,14 @@ def _from_viewer(node_id: str, key: str, text: str, directory_of: DirectoryOf) -
 
 
 def _inside(promise: Promise, bases: list[str]) -> Promise:
-    if not any(_is_within(base, promise.path) for base in bases):
+    if not any(is_within(base, promise.path) for base in bases):
         promise.state = "unverified"
         promise.reason = "it lies outside the folder that the host serves it from"
     return promise
 
 
-def _is_within(base: str, path: str) -> bool:
+def is_within(base: str, path: str) -> bool:
+    """Does `path` lie in the folder `base`, by their absolute names?"""
     # Links are not resolved: people link subfolders of the output folder to other disks.
     base, path = os.path.normcase(os.path.abspath(base)), os.path.normcase(path)
     try:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import os
 import select
-import signal
 import subprocess
 import sys
 import threading
@@ -31,9 +30,6 @@ from stagexec.record.run import Run
 
 visit_here: Callable[[], int | None] = lambda: None  # noqa: E731
 """Visit number of the node that the calling thread works for; set by host/hooks.py."""
-
-FILE_TOO_LARGE = -int(getattr(signal, "SIGXFSZ", 0)) or None
-"""Exit code of a process that outgrew the limit on file sizes."""
 
 _of_popen: weakref.WeakKeyDictionary[Any, Child] = weakref.WeakKeyDictionary()
 _of_run: weakref.WeakKeyDictionary[Run, list[Child]] = weakref.WeakKeyDictionary()
@@ -167,7 +163,7 @@ class Child:
         text = self.said().decode("utf-8", "replace")
         self.failure = children.ChildFailure(
             self.command.program, phase, self.exit_code, self.visit, self.node_id, self.node_class,
-            disk_full=saying.is_disk_full(text) or self.exit_code == FILE_TOO_LARGE,
+            disk_full=saying.is_disk_full(text) or self.exit_code == saying.FILE_TOO_LARGE,
             stopped_by_node=self.stopped_by_node,
             stderr=lines or self.lines(),
         )  # fmt: skip

@@ -53,6 +53,9 @@ def decide(run: Run, delivered: dict[str, Delivered], values: dict[str, int]) ->
             error = _place(run, one.first_bad, "delivery_commit")
         return ("partial" if anything else "failed"), one.failure, error
     blocked = run.blocked[0] if run.blocked else None
+    stopped_early = run.until not in (None, "commit") and blocked is None
+    if not delivered and stopped_early:
+        return "success", None, None  # it was asked to deliver nothing
     if not delivered and not values:
         return "success_empty", ("blocked" if blocked else None), _blocked_place(blocked)
     if blocked is not None and _missing_outputs(run, delivered, values):

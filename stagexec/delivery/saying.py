@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterable
 
 TAIL_BYTES = 1 << 14
@@ -24,6 +25,9 @@ DISK_FULL = (
     "Disk quota exceeded",
     "not enough space on the disk",
 )
+
+FILE_TOO_LARGE = -int(getattr(signal, "SIGXFSZ", 0)) or None
+"""Exit code of a process that outgrew the limit on file sizes; None where there is no such limit."""
 
 REFUSED = re.compile(
     r"Unknown encoder|Unrecognized option|Option not found|Error opening|Error parsing|Invalid argument"

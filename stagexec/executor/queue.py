@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
+from stagexec.executor import until
 from stagexec.executor.growth import is_output
 from stagexec.executor.loop import executed_fields
 from stagexec.record import live
@@ -14,6 +15,7 @@ validated: OrderedDict[str, int] = OrderedDict()
 """prompt_id -> duration of its validation, ns, until it is accepted."""
 
 MAX_VALIDATED = 1000
+NO_STOP: dict[str, Any] = {}
 NO_CONDITION: tuple[str | None, dict[str, Any]] = (None, {})
 
 
@@ -25,8 +27,12 @@ class QueueView:
 
     def put(self, *args: Any, **kwargs: Any) -> Any:
         """Accept a prompt."""
-        accept(self.api, args[0] if args else kwargs.get("item"))
-        return super().put(*args, **kwargs)  # type: ignore[misc]
+        given = args[0] if args else kwargs.get("item")
+        item, stop = stopped_early(self.api, given) or (given, NO_STOP)
+        accept(self.api, item, stop)
+        if item is given:
+            return super().put(*args, **kwargs)  # type: ignore[misc]
+        return super().put(item)  # type: ignore[misc]
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
         """Hand the next prompt to the worker: its execution starts."""
@@ -55,12 +61,26 @@ class QueueView:
 
 
 @guarded
-def accept(api: Any, item: Any) -> None:
+def stopped_early(api: Any, item: Any) -> tuple[Any, dict[str, Any]] | None:
+    """The item with the nodes that its stop point leaves, and what to keep of that; None without one."""
+    prompt, extra_data, outputs = item[2:5]
+    point = until.asked(extra_data)
+    if point is None:
+        return None
+    classes = api.nodes.NODE_CLASS_MAPPINGS
+    targets, left_out = until.cut(
+        prompt, list(outputs), point, lambda name: str(api.stage_of(name, classes.get(name))[0])
+    )
+    return (*item[:4], targets, *item[5:]), {"until": point, "left_out": left_out}
+
+
+@guarded
+def accept(api: Any, item: Any, stop: dict[str, Any]) -> None:
     """Begin a run for a queue item: (number, prompt_id, prompt, extra_data, outputs, …)."""
     number, prompt_id, prompt, extra_data, outputs = item[:5]
     fields = describe(api, prompt, list(outputs))
     condition_id, more = condition_of(api, prompt, extra_data, list(outputs)) or NO_CONDITION
-    fields.update(more, number=number, validate_ns=validated.pop(str(prompt_id), None))
+    fields.update(more, **stop, number=number, validate_ns=validated.pop(str(prompt_id), None))
     live.accept(str(prompt_id), fields, condition_id)
 
 

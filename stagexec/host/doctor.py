@@ -52,8 +52,10 @@ def package_parent() -> str:
 
 def look(tree: Path, patches: list[str]) -> dict[str, Any]:
     """Import the host's modules in this process, with our hooks on, and say what came of it."""
-    from stagexec.host.hooks import Hooks
+    from stagexec.host import leftovers
+    from stagexec.host.hooks import Hooks, user_folder
     from stagexec.host.tables import load
+    from stagexec.record import paths
 
     sys.path[0] = str(tree)
     sys.argv = [str(tree / "main.py"), "--cpu"]
@@ -74,6 +76,8 @@ def look(tree: Path, patches: list[str]) -> dict[str, Any]:
         for s in seams
         if s["state"] in ("refused", "lost")
     ]
+    paths.host_folder = user_folder()
+    problems += leftovers.problems(paths.ledger_folder())
     return {
         "host": {"path": str(tree), "version": api.version(), "fingerprint": api.fingerprint},
         "facts": api.facts,

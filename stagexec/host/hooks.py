@@ -11,6 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import wrapt
+
 from stagexec.delivery import children, pyav
 from stagexec.delivery.closing import Closer
 from stagexec.executor import queue as queue_view
@@ -21,9 +23,10 @@ from stagexec.executor.schedule import Schedule
 from stagexec.executor.validation import make_validate_inputs
 from stagexec.executor.visit import make_execute
 from stagexec.host import api as host_api
-from stagexec.host import attention, conformance, devices, restart, visits
+from stagexec.host import attention, conformance, devices, leftovers, node_pack, restart, visits
 from stagexec.host.seams import Factory, Seams
 from stagexec.host.tables import Tables
+from stagexec.host.wrap import executing_visit
 from stagexec.record import clock, live, paths, pauses
 from stagexec.record.guard import guarded
 
@@ -43,11 +46,13 @@ class Hooks:
         self.api: host_api.HostApi | None = None
         self.reason = ""
         self.journal = True
+        self.clean = False
         self.nvml_period_s: float | None = None
         places: dict[str, Factory] = {
             "execution:PromptExecutor": self._executor_class,
             "execution:PromptQueue": self._queue_class,
             "execution:execute": self._execute,
+            "execution:get_output_data": self._watched_calls,
             "execution:validate_prompt": self._validate,
             **attention.places(),
             **devices.offload_places(timing),
@@ -66,6 +71,8 @@ class Hooks:
     def install(self) -> None:
         """Before the host starts."""
         self.seams.install_hooks()
+        children.visit_here = executing_visit
+        wrapt.register_post_import_hook(node_pack.register, "server")
 
     def _known(self, execution: ModuleType) -> host_api.HostApi:
         """The host, once its `execution` module is there; decides which loop runs its prompts."""
@@ -82,7 +89,8 @@ class Hooks:
         api = self.api
         assert api is not None
         paths.host_folder = paths.host_folder or user_folder()
-        live.begin_process(paths.ledger_folder(self.process.pop("ledger", None)), **self.process)
+        ledger = paths.ledger_folder(self.process.pop("ledger", None))
+        live.begin_process(ledger, **self.process)
         devices.tell()
         live.sample_devices(self.nvml_period_s)
         live.host_facts(
@@ -92,6 +100,7 @@ class Hooks:
             executor_reason=self.reason,
         )
         Closer(api.directory_of).start()
+        leftovers.report(ledger, self.clean)
         pauses.watch()
         level = logging.WARNING if self.asked != "host" and api.executor_used == "host" else logging.INFO
         log.log(level, "stagexec: prompts run in the %s loop (%s).", api.executor_used, self.reason)
@@ -121,6 +130,10 @@ class Hooks:
         if api.executor_used == "native":
             return make_execute(api, original)
         return visits.make_recorded(api, original)
+
+    def _watched_calls(self, module: ModuleType, original: Any) -> Any:
+        api = self._known(module)
+        return original if api.executor_used == "native" else visits.make_watched_calls(api, original)
 
     def _native(self, make: Callable[[host_api.HostApi, ModuleType, Any], Any]) -> Factory:
         """A factory that leaves the host's own in place where the host's loop runs the prompts."""

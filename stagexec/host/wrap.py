@@ -226,6 +226,12 @@ def file_span(run: Any, row: SeamRow, kind: str, start_ns: int) -> None:
     run.span(f"{kind}:{name}", row.id, start_ns, run.clock(), row.stage, visit, {"part": row.part})
 
 
+def executing_visit() -> int | None:
+    """The visit of the run in execution that the calling context works for; None when it cannot be told."""
+    run, node = live.run, executing_node()
+    return run.visit_no_of.get(node) if run is not None and node is not None else None
+
+
 def executing_node() -> str | None:
     """The node that the calling context executes, as the host's own context variable says; None outside."""
     utils = sys.modules.get("comfy_execution.utils")

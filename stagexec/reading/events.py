@@ -113,6 +113,8 @@ class RunAccepted(Event, tag="run_accepted"):
     seeds: list[Any] = []
     prompt_hash: str | None = None
     number_of_nodes: int | None = None
+    until: str | None = None
+    left_out: list[str] = []
 
 
 class RunStarted(Event, tag="run_started"):

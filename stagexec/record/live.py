@@ -59,6 +59,8 @@ UNDESCRIBED: dict[str, Any] = {
     "seeds": [],
     "prompt_hash": None,
     "number_of_nodes": None,
+    "until": None,
+    "left_out": [],
 }
 """`run_accepted` of a prompt that no queue of ours saw."""
 
@@ -132,6 +134,7 @@ def accept(
     new.timing = take_timing()
     new.condition_id = condition_id
     new.outputs = list(fields.get("selected_outputs", ()))
+    new.until = fields.get("until")
     new.class_of = dict(zip(fields.get("nodes", ()), fields.get("classes", ()), strict=False))
     if not direct:
         with _waiting_lock:

@@ -10,6 +10,10 @@ host_folder: Path | None = None
 """The host's system user directory for `stagexec`, or its user directory; set when the host is known."""
 
 
+used_folder: Path | None = None
+"""The ledger's folder that this process writes to; None before it has begun, and outside our launcher."""
+
+
 def ledger_folder(explicit: str | None = None) -> Path:
     """The ledger's folder: `explicit`, else $STAGEXEC_LEDGER, else the host's, else the user's own."""
     named = explicit or os.environ.get("STAGEXEC_LEDGER")

@@ -54,6 +54,7 @@ class Run:
         self.pending_spans: deque[tuple[Any, ...]] = deque()
         self.segments_written = 0
         self.outputs: list[str] = []
+        self.until: str | None = None
         self.class_of: dict[str, str] = {}
         self.ready_ns: dict[str, int] = {}
         self.executed_nodes: set[str] = set()
@@ -77,6 +78,12 @@ class Run:
     def visit(self) -> int | None:
         """Number of the visit in execution, or None between visits."""
         return self.ledger.visit
+
+    @property
+    def stage(self) -> str | None:
+        """The stage that is open now."""
+        open_ = self.ledger.open
+        return open_[0] if open_ is not None else None
 
     def next_visit(self, node_id: str, node_class: str) -> int:
         """Begin a visit: what is entered from now on belongs to it. Gives its number, from 1."""
