@@ -153,8 +153,8 @@ def _warnings(a: Run, b: Run) -> list[str]:
     found = []
     if a.accepted and b.accepted and a.accepted.prompt_hash != b.accepted.prompt_hash:
         found.append("the prompts differ in more than their seeds")
-    if a.process.timing != b.process.timing:
-        found.append(f"the timing modes differ: {a.process.timing} and {b.process.timing}")
+    if a.timing != b.timing:
+        found.append(f"the timing modes differ: {a.timing} and {b.timing}")
     ours, theirs = (run.process.start.hostname if run.process.start else None for run in (a, b))
     if ours != theirs:
         found.append(f"the machines differ: {ours} and {theirs}")

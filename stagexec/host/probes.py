@@ -63,31 +63,46 @@ def tiled_retry(run: Any, _arguments: dict[str, Any]) -> None:
 def model_load(run: Any, arguments: dict[str, Any]) -> None:
     """Models are asked onto the device: which, how large, and how much of each is there already.
 
-    Detail: `models` (list of {class, bytes, loaded_bytes, resident, dynamic}), `count`, `resident`
-    (how many the host already lists as loaded). Under dynamic VRAM also marks the run, once, because
+    Detail: `models` (list of {class, id, bytes, loaded_bytes, resident, dynamic, dtype}), `count`,
+    `resident` (how many the host already lists as loaded). The mark's stage is the one that asks. Under dynamic VRAM also marks the run, once, because
     weights are then paged in during the forward pass and the stage's time is a lower bound.
     """
     described = [_describe(model) for model in arguments["models"]]
     resident = sum(one["resident"] for one in described)
-    run.mark("model_load", {"models": described, "count": len(described), "resident": resident})
+    run.mark(
+        "model_load",
+        {"models": described, "count": len(described), "resident": resident},
+        stage_id=run.stage,
+        visit=run.visit,
+    )
     _mark_dynamic_vram(run)
 
 
 def _describe(patcher: Any) -> dict[str, Any]:
     management = sys.modules.get("comfy.model_management")
     listed = getattr(management, "current_loaded_models", ())
+    model = getattr(patcher, "model", patcher)
     return {
-        "class": type(getattr(patcher, "model", patcher)).__name__,
+        "class": type(model).__name__,
+        "id": id(model),
         "bytes": _ask(patcher, "model_size"),
         "loaded_bytes": _ask(patcher, "loaded_size"),
         "resident": any(one.model is patcher for one in listed),
         "dynamic": bool(_ask(patcher, "is_dynamic")),
+        "dtype": _dtype(model),
     }
 
 
 def _ask(patcher: Any, method: str) -> Any:
     found = getattr(patcher, method, None)
     return found() if callable(found) else None
+
+
+def _dtype(model: Any) -> str | None:
+    """dtype of the model's first weight, as it is now; None where it has none."""
+    weights = _ask(model, "parameters")
+    first = next(iter(weights), None) if weights is not None else None
+    return None if first is None else str(first.dtype).removeprefix("torch.")
 
 
 _dynamic_runs: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -100,19 +100,27 @@ def print_run(out: Console, run: dict[str, Any], all_visits: bool = False) -> No
     _print_spans(out, run)
     _print_artifacts(out, run)
     _print_nodes(out, run)
+    _print_diagnoses(out, run)
+    _print_memory(out, run)
     _print_remarks(out, run)
 
 
 def print_stages(out: Console, run: dict[str, Any]) -> None:
     """The ledger as bars that add up to the total, with the sum spelled out."""
     total = run["total_ns"]
-    table = _table("stage", "time", "share", "", right=("time", "share"))
+    on_device = run.get("device_stages", {}) if run["device_ns"] is not None else {}
+    names = ("stage", "time", "device", "share", "") if on_device else ("stage", "time", "share", "")
+    table = _table(*names, right=("time", "device", "share"))
     for stage, spent in run["stages"].items():
         share = spent / total if total else 0.0
-        table.add_row(text(stage), human(spent), percent(share), "█" * round(share * BAR_CELLS) or "▏")
+        device = (human(on_device.get(stage)),) if on_device else ()
+        bar = "█" * round(share * BAR_CELLS) or "▏"
+        table.add_row(text(stage), human(spent), *device, percent(share), bar)
     out.print(table)
     added = sum(run["stages"].values())
     out.print(f"sum of {len(run['segments'])} segments {added} ns = total {total} ns ({human(total)})")
+    if on_device:
+        out.print(f"device {human(run['device_ns'])} from event to event, its idle time included")
     if run["wasted_ns"]:
         out.print(f"wasted {human(run['wasted_ns'])} ({text(run['wasted_kind'])})")
     if run["cancel_latency_ns"] is not None:
@@ -143,12 +151,15 @@ def _print_visits(out: Console, run: dict[str, Any], all_visits: bool) -> None:
     if not all_visits and len(visits) > MOST_VISITS:
         longest = sorted(visits, key=lambda v: -v["self_ns"])[:MOST_VISITS]
         shown = sorted(longest, key=lambda v: int(v["visit"]))
-    table = _table("visit", "node", "class", "kind", "stage", "origin", "self", right=("visit", "self"))
+    names = ("visit", "node", "class", "kind", "stage", "origin", "self")
+    with_device = run["device_ns"] is not None
+    table = _table(*names, *(("device",) if with_device else ()), right=("visit", "self", "device"))
     for v in shown:
         node = text(v["node_id"]) + (f" (from {text(v['parent'])})" if v["parent"] is not None else "")
         kind = text(v["kind"]) + (f" at item {v['list_index']}" if v["list_index"] is not None else "")
         where = (text(v["stage"]), text(v["origin"]))
-        table.add_row(str(v["visit"]), node, text(v["class_type"]), kind, *where, human(v["self_ns"]))
+        times = (human(v["self_ns"]), *((human(v["device_ns"]),) if with_device else ()))
+        table.add_row(str(v["visit"]), node, text(v["class_type"]), kind, *where, *times)
     out.print(table)
     if len(shown) < len(visits):
         rest = sum(v["self_ns"] for v in visits) - sum(v["self_ns"] for v in shown)
@@ -213,12 +224,42 @@ def _print_nodes(out: Console, run: dict[str, Any]) -> None:
         )
 
 
-def _print_remarks(out: Console, run: dict[str, Any]) -> None:
+def _print_diagnoses(out: Console, run: dict[str, Any]) -> None:
+    for found in run.get("diagnoses", ()):
+        style = "yellow" if found["severity"] == "problem" else "cyan"
+        out.print(f"[{style}]{text(found['name'])}[/]: {text(found['says'])}", soft_wrap=True)
+
+
+def _print_memory(out: Console, run: dict[str, Any]) -> None:
     if run["memory"]:
         sizes = [
             f"{text(name)} {size(n) if isinstance(n, int) else text(n)}" for name, n in run["memory"].items()
         ]
         out.print(f"memory at the end: {', '.join(sizes)}")
+    samples = run["memory_samples"]
+    names = ("allocated_bytes", "reserved_bytes", "dynamic_bytes", "rss_bytes")
+    most = {n: max((v for v in samples.get(n, ()) if v is not None), default=None) for n in names}
+    if any(value is not None for value in most.values()):
+        told = ", ".join(f"{text(name)} {size(value)}" for name, value in most.items() if value is not None)
+        out.print(f"most at {len(samples['at_ns'])} readings between stages: {told}")
+    if run["nvml"] is not None:
+        _print_nvml(out, run["nvml"])
+
+
+def _print_nvml(out: Console, nvml: dict[str, Any]) -> None:
+    if nvml["reason"]:
+        out.print(f"NVML not active: {text(nvml['reason'])}")
+    for uuid, told in nvml["devices"].items():
+        energy = "-" if told["energy_mj"] is None else f"{told['energy_mj'] / 1000:.1f} J"
+        most = ", ".join(
+            f"{text(name[:-4])} {size(told[name]) if 'bytes' in name else told[name]}"
+            for name in told
+            if name.endswith("_max") and told[name] is not None
+        )
+        out.print(f"{text(told.get('name'))} {text(uuid)}: {energy}, {told['samples']} samples, most: {most}")
+
+
+def _print_remarks(out: Console, run: dict[str, Any]) -> None:
     for blocked in run["blocked"]:
         out.print(f"blocked at node {text(blocked.get('node_id'))}: {text(blocked.get('message'))}")
     for mark in run["marks"]:
@@ -232,7 +273,11 @@ def _print_remarks(out: Console, run: dict[str, Any]) -> None:
             )
     if run["executor"] == "host" and run["executor_reason"]:
         out.print(f"[yellow]native executor not active[/]: {text(run['executor_reason'])}")
-    out.print(f"device time not active: {text(run['device_reason'])}")
+    if run["device_reason"] is not None:
+        state = "not active" if run["device_ns"] is None else "not whole"
+        out.print(f"device time {state}: {text(run['device_reason'])}")
+    for thing in run["device_unseen"]:
+        out.print(f"device events do not see: {text(thing)}")
     if run["lost_events"]:
         out.print(f"[red]{run['lost_events']} events of this process could not be written[/]")
     for note in run["notes"]:

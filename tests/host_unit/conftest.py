@@ -53,6 +53,10 @@ class FakeRun:
     def inside(self, seam: str) -> bool:
         return any(one[2] == seam for one in self.stack)
 
+    @property
+    def stage(self) -> str | None:
+        return self.stack[-1][0] if self.stack else None
+
     def span(self, *fields: Any) -> None:
         self.spans.append(fields)
 

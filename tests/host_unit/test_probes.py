@@ -125,8 +125,14 @@ def test_a_model_load_names_models_sizes_and_residency(
     assert mark == "model_load"
     assert (detail["count"], detail["resident"]) == (2, 1)
     assert detail["models"][0] == {
-        "class": "SimpleNamespace", "bytes": 100, "loaded_bytes": 100, "resident": True, "dynamic": False
-    }  # fmt: skip
+        "class": "SimpleNamespace",
+        "id": id(here.model),
+        "bytes": 100,
+        "loaded_bytes": 100,
+        "resident": True,
+        "dynamic": False,
+        "dtype": None,
+    }
     assert detail["models"][1]["resident"] is False
 
 
