@@ -152,11 +152,19 @@ class Maker:
             spend(WORK[at], None, 20 * S if node == "3" else S, visit)
             visits.append(
                 {
-                    "visit": visit, "node_id": node, "node_class": name,
-                    "kind": "failed" if bad and bad[2] == node else "executed", "list_index": None,
-                    "calls": 1, "parent": None, "start_ns": start, "end_ns": self.now, "stage": WORK[at],
-                    "origin": "table", "ui": node == "9",
-                }  # fmt: skip
+                    "visit": visit,
+                    "node_id": node,
+                    "node_class": name,
+                    "kind": "failed" if bad and bad[2] == node else "executed",
+                    "list_index": None,
+                    "calls": 1,
+                    "parent": None,
+                    "start_ns": start,
+                    "end_ns": self.now,
+                    "stage": WORK[at],
+                    "origin": "table",
+                    "ui": node == "9",
+                }
             )
             spend("executor_overhead", None, MS)
             if bad and bad[2] == node:

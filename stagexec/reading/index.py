@@ -34,11 +34,15 @@ LAYOUT = f"{VERSION} {','.join(f'{name} {kind}' for name, kind in COLUMNS.items(
 ORDER = "coalesce(accepted_wall_ns, 0), file, first_byte, run_id"
 """Oldest first; runs whose time is not known come first."""
 
+NEWEST_FIRST = "coalesce(accepted_wall_ns, 0) DESC, file DESC, first_byte DESC, run_id DESC"
+
 
 class Index:
     """A ledger's rows as the relation `runs` of `connection`, up to date as of its opening."""
 
-    def __init__(self, ledger: pathlib.Path, now_wall_ns: int | None = None, is_alive: Alive = alive.is_alive):
+    def __init__(
+        self, ledger: pathlib.Path, now_wall_ns: int | None = None, is_alive: Alive = alive.is_alive
+    ):
         self.ledger = ledger
         self.path = ledger / "index.duckdb"
         self.problems: list[str] = []
@@ -55,7 +59,7 @@ class Index:
         self.connection.close()
 
     def refresh(self, processes: int | None = None) -> None:
-        """Read what is new. `processes`: how many to read with; by default one a core where it is worth it."""
+        """Read what is new, with so many `processes`; by default one a core where it is worth it."""
         if not self._attach():
             self.connection.execute(_create("base_runs"))
         self.connection.execute(_create("fresh"))

@@ -6,6 +6,7 @@ fold. A property test holds both ways to the same rows.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import msgspec
@@ -35,6 +36,9 @@ class _Accepted(msgspec.Struct, gc=False):
 
 class _Started(msgspec.Struct, gc=False):
     startup_class: str | None = None
+    timing: str | None = None
+    device: str | None = None
+    device_reason: str | None = None
 
 
 class _Segments(msgspec.Struct, gc=False):
@@ -118,16 +122,13 @@ class Head:
         self.process: Process = process
         start, host = process.start, process.host
         asked = start.executor_asked if start else None
-        self.cells = (
-            host.executor if host else asked,
-            process.timing,
-            host.host_version if host else None,
-            start.hostname if start else None,
-        )
-        """executor, timing, host_version and hostname, as they stand in a row."""
-        self.device_reason = NO_DEVICE.format(timing=process.timing or "unknown")
-        self.simple = process.timing == "baseline"
-        """Whether runs of this process have no device events."""
+        self.executor = host.executor if host else asked
+        self.host_version = host.host_version if host else None
+        self.hostname = start.hostname if start else None
+
+
+_NOT_STARTED = _Started()
+_NOT_EXECUTED = _Executed()
 
 
 def folded(file: str, head: list[bytes], lines: list[bytes]) -> Fold:
@@ -148,54 +149,43 @@ _EVENT = msgspec.json.Decoder(events.AnyEvent)
 
 def row_of(file: str, head: Head, run_id: str, lines: list[Line]) -> list[Any] | None:
     """The cells of a closed run, in the order of COLUMNS; None when its lines hold no run after all."""
-    found = ordinary(head, run_id, lines) if head.simple else None
+    found = ordinary(head, run_id, lines)
     if found is not None:
         return found
     runs = folded(file, head.lines, [line for _, line, _ in lines]).runs
     return list(table.flat(runs[run_id]).values()) if run_id in runs else None
 
 
+@dataclasses.dataclass(slots=True)
+class _Events:
+    """The events of one run, those that come once by their type."""
+
+    once: dict[bytes, Any]
+    segments: list[_Segments]
+    visits: list[_Visits]
+    artifacts: list[_Artifact]
+    lower_bound: bool = False
+
+
 def ordinary(head: Head, run_id: str, lines: list[Line]) -> list[Any] | None:
     """The cells of a run without surprises; None for one that the fold must see."""
-    one: dict[bytes, Any] = {}
-    segments: list[_Segments] = []
-    visits: list[_Visits] = []
-    artifacts: list[_Artifact] = []
-    lower_bound = False
     try:
-        for kind, line, _ in lines:
-            if kind in SKIPPED:
-                continue
-            event = DECODERS[kind](line)
-            if kind == b"segments":
-                segments.append(event)
-            elif kind == b"visits":
-                visits.append(event)
-            elif kind == b"artifact":
-                artifacts.append(event)
-            elif kind == b"mark":
-                if event.name == "cancel_requested":
-                    return None
-                lower_bound = lower_bound or event.name == "dynamic_vram"
-            elif kind in one:
-                return None
-            else:
-                one[kind] = event
-        accepted, closed = one[b"run_accepted"], one[b"run_closed"]
-        executed = one.get(b"run_executed")
-        if closed.cancel_ns is not None or closed.outcome in (None, "lost"):
+        found = _sorted(lines)
+        if found is None:
             return None
-        if executed is not None and executed.cancel_ns is not None:
+        once = found.once
+        accepted, closed = once[b"run_accepted"], once[b"run_closed"]
+        executed = once.get(b"run_executed", _NOT_EXECUTED)
+        if closed.outcome in (None, "lost") or (closed.cancel_ns, executed.cancel_ns) != (None, None):
             return None
-        stages, wasted = _times(segments, visits, artifacts, executed, accepted)
+        stages, wasted = _times(found, executed, accepted)
     except (msgspec.DecodeError, RecursionError, KeyError, TypeError):
         return None  # an event that is unknown here, missing, or of another shape
-    if stages is None or wasted is None:
-        return None
-    first = next((s.start_ns[0] for s in segments if s.stage), accepted.ts_mono_ns)
-    started, identity = one.get(b"run_started"), one.get(b"identity")
-    delivered = sum(a.state in table.KEPT and not a.orphan for a in artifacts)
-    total = sum(stages.values())
+    started, identity = once.get(b"run_started", _NOT_STARTED), once.get(b"identity")
+    if stages is None or wasted is None or started.device is not None:
+        return None  # device events are the fold's business
+    first = next((s.start_ns[0] for s in found.segments if s.stage), accepted.ts_mono_ns)
+    timing = started.timing or head.process.timing
     return [
         run_id,
         accepted.prompt_id,
@@ -204,20 +194,48 @@ def ordinary(head: Head, run_id: str, lines: list[Line]) -> list[Any] | None:
         closed.outcome,
         closed.cause,
         *_place(closed.error, identity),
-        started.startup_class if started else None,
-        *head.cells,
+        started.startup_class,
+        head.executor,
+        timing,
+        head.host_version,
+        head.hostname,
         head.process.wall_ns(first),
-        total,
+        sum(stages.values()),
         None,
-        head.device_reason,
+        started.device_reason or NO_DEVICE.format(timing=timing or "unknown"),
         accepted.validate_ns,
         wasted,
         derive.WASTED_KIND,
         None,
-        delivered,
-        lower_bound,
+        sum(a.state in table.KEPT and not a.orphan for a in found.artifacts),
+        found.lower_bound,
         *table.stage_cells(stages),
     ]
+
+
+def _sorted(lines: list[Line]) -> _Events | None:
+    """The events by their type; None where one comes again or a cancel was asked. KeyError: unknown."""
+    found = _Events({}, [], [], [])
+    many: dict[bytes, list[Any]] = {
+        b"segments": found.segments,
+        b"visits": found.visits,
+        b"artifact": found.artifacts,
+    }
+    for kind, line, _ in lines:
+        if kind in SKIPPED:
+            continue
+        event = DECODERS[kind](line)
+        if kind in many:
+            many[kind].append(event)
+        elif kind == b"mark":
+            if event.name == "cancel_requested":
+                return None
+            found.lower_bound = found.lower_bound or event.name == "dynamic_vram"
+        elif kind in found.once:
+            return None
+        else:
+            found.once[kind] = event
+    return found
 
 
 def _place(error: events.ErrorInfo | None, identity: _Identity | None) -> tuple[str | None, ...]:
@@ -237,13 +255,10 @@ def last_condition(lines: list[Line]) -> str | None:
 
 
 def _times(
-    segments: list[_Segments],
-    visits: list[_Visits],
-    artifacts: list[_Artifact],
-    executed: _Executed | None,
-    accepted: _Accepted,
+    found: _Events, executed: _Executed, accepted: _Accepted
 ) -> tuple[dict[str, int] | None, int | None]:
     """({stage: ns}, wasted ns), or Nones where columns are uneven or a visit is told twice."""
+    visits = found.visits
     node_of: dict[int, str] = {}
     for told in visits:
         if len(told.visit) != len(told.node_id):
@@ -251,11 +266,11 @@ def _times(
         node_of.update(zip(told.visit, told.node_id, strict=True))
     if len(node_of) != sum(len(told.visit) for told in visits):
         return None, None
-    needed = _needed(accepted, tuple(_delivered(artifacts, executed)))
+    needed = _needed(accepted, tuple(_delivered(found.artifacts, executed)))
     useful = _NONE.union(visit for visit, node in node_of.items() if node in needed)
     stages: dict[str, int] = {}
     wasted = 0
-    for rows in segments:
+    for rows in found.segments:
         count = len(rows.stage)
         columns = (rows.part, rows.start_ns, rows.end_ns, rows.visit, rows.seam)
         if any(len(column) != count for column in columns):
@@ -269,16 +284,15 @@ def _times(
 
 def _wasted(rows: _Segments, useful: frozenset[int | None]) -> int:
     columns = zip(rows.stage, rows.start_ns, rows.end_ns, rows.visit, strict=True)
-    return sum(e - s for stage, s, e, visit in columns if visit not in useful and stage not in sets.HOST_STAGES)
+    return sum(
+        e - s for stage, s, e, visit in columns if visit not in useful and stage not in sets.HOST_STAGES
+    )
 
 
-def _delivered(artifacts: list[_Artifact], executed: _Executed | None) -> list[str]:
-    found = [
-        a.node_id for a in artifacts if a.node_id is not None and a.state in table.KEPT and not a.orphan
-    ]
+def _delivered(artifacts: list[_Artifact], executed: _Executed) -> list[str]:
+    found = [a.node_id for a in artifacts if a.node_id is not None and a.state in table.KEPT and not a.orphan]
     with_files = {a.node_id for a in artifacts}
-    outputs = executed.outputs if executed is not None else {}
-    return found + [node for node, entries in outputs.items() if entries and node not in with_files]
+    return found + [node for node, entries in executed.outputs.items() if entries and node not in with_files]
 
 
 def _needed(accepted: _Accepted, delivered: tuple[str, ...]) -> frozenset[str]:

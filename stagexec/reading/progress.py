@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from stagexec.reading import lean, scan, table
+from stagexec.reading import events, lean, scan, table
 from stagexec.reading.fold import Alive, fold
 from stagexec.reading.journal import Source
 
@@ -172,7 +172,7 @@ def open_rows(known: Progress, now_wall_ns: int, is_alive: Alive) -> list[list[A
     folded = lean.folded(known.file, [line.encode() for line in known.head], lines)
     folded.process.last_ns = max(folded.process.last_ns, known.last_ns)
     if known.ended:
-        folded.process.end = lean.events.ProcessEnd(ts_mono_ns=known.last_ns)
+        folded.process.end = events.ProcessEnd(ts_mono_ns=known.last_ns)
     return [
         [*table.flat(run).values(), known.file, known.open[run.run_id][0][0], known.open[run.run_id][-1][1]]
         for run in folded.finish(now_wall_ns, is_alive)

@@ -34,11 +34,11 @@ CHANGES = (b"process_start", b"host_facts")
 MAY_FOLLOW = (b"identity", b"condition")
 """Events of a run that may be written after its end."""
 
-_TIME = re.compile(rb'"ts_mono_ns":(-?\d+)')
+_TIME = re.compile(rb'"ts_mono_ns": ?(-?\d+)')
 
 
 class Job(msgspec.Struct):
-    """Bytes `start` to `end` of `file`, which begin and end with a line; `head`: the journal's first lines."""
+    """Bytes `start` to `end` of `file`: whole lines. `head`: the journal's first lines."""
 
     file: str
     start: int
@@ -86,7 +86,7 @@ class _Stretch:
         skip, width = len(prefix), len(marker)
         for line in lines:
             if at >= stop or line[-1:] != b"\n":
-                break  # the next stretch's; or still being written, or torn: looked at again when there is more
+                break  # the next stretch's; or half a line, looked at again when there is more
             kind_end = line.find(b'"', skip)
             id_start = kind_end + width
             if line[:skip] != prefix or line[kind_end:id_start] != marker:
@@ -127,10 +127,9 @@ class _Stretch:
             self.found.heartbeats = [*self.found.heartbeats[-MAX_HEARTBEATS:], [at, at + len(line)]]
         elif kind == b"process_end":
             self.found.ended = True
-        elif kind in CHANGES and at >= self.job.head_end:
-            # The writer begins a file made anew with its head again, which is no news.
-            if line.decode("utf-8", "replace") not in self.job.head:
-                self.found.surprise = f"{kind.decode()} again at byte {at}"
+        elif kind in CHANGES and at >= self.job.head_end and _text(line) not in self.job.head:
+            # Not the writer beginning a file made anew with its head again, which is no news.
+            self.found.surprise = f"{_text(kind)} again at byte {at}"
 
     def _late(self, kind: bytes, run_id: bytes, line: bytes, at: int) -> None:
         if kind in MAY_FOLLOW:
@@ -156,6 +155,10 @@ class _Stretch:
         """Where the lines lie of runs that are left over."""
         left = [*self.runs.items(), *self.late.items()]
         return {name.decode(): [[line[2], self._line_end(line)] for line in lines] for name, lines in left}
+
+
+def _text(line: bytes) -> str:
+    return line.decode("utf-8", "replace")
 
 
 def scan(job: Job) -> tuple[Found, list[list[Any]]]:

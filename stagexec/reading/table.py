@@ -83,7 +83,11 @@ def flat(run: Run) -> dict[str, Any]:
 def stage_cells(stages: dict[str, int]) -> list[Any]:
     """The cells of {stage: ns}: one for each of STAGES, then the others as JSON."""
     cells: list[Any] = [stages.get(stage) for stage in sets.STAGES]
-    other = {} if stages.keys() <= sets.STAGES.keys() else {s: n for s, n in stages.items() if s not in sets.STAGES}
+    other = (
+        {}
+        if stages.keys() <= sets.STAGES.keys()
+        else {s: n for s, n in stages.items() if s not in sets.STAGES}
+    )
     cells.append(msgspec.json.encode(other).decode() if other else None)
     return cells
 

@@ -53,8 +53,9 @@ def _serve(
     command = [sys.executable, "-m", "stagexec.reading.scan"]
     ours = str(pathlib.Path(__file__).parents[2])  # where this very package was found
     path = os.pathsep.join(filter(None, (ours, os.environ.get("PYTHONPATH"))))
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, **pipes) as worker:
+    with subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": path}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as worker:
         assert worker.stdin is not None
         assert worker.stdout is not None
         try:

@@ -1,0 +1,125 @@
+"""All runs as one relation for SQL: of a ledger folder, or of Parquet files of many ledgers."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import duckdb
+
+from stagexec.reading import index, store, table
+from stagexec.reading.journal import sources
+
+SMALL = 8 * 1024**2
+"""Journals of less than this are folded in full each time: no index is made beside them."""
+
+REMOTE = ("http://", "https://", "s3://", "gs://", "gcs://", "az://", "abfs://", "hf://")
+
+
+class CannotRead(Exception):
+    """The files named in place of a ledger cannot be read; one line."""
+
+
+class Runs:
+    """The relation `runs` of a DuckDB connection, with table.COLUMNS and table.PLACE."""
+
+    def __init__(self, connection: Any, problems: list[str], torn: int = 0) -> None:
+        self.connection = connection
+        self.problems = problems
+        self.torn = torn
+
+    def rows(
+        self, where: str = "true", values: list[Any] | None = None, newest: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Rows, oldest first. `newest`: only so many, the latest ones."""
+        query = f"SELECT * FROM runs WHERE {where}"
+        if newest is not None:
+            query = f"SELECT * FROM ({query} ORDER BY {index.NEWEST_FIRST} LIMIT {int(newest)})"
+        return self.ask(f"{query} ORDER BY {index.ORDER}", values)
+
+    def ask(self, query: str, values: list[Any] | None = None) -> list[dict[str, Any]]:
+        """The answer to any query on `runs`, a dict a row."""
+        cursor = self.connection.execute(query, values or [])
+        names = [column[0] for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def is_files(ledger: str | None) -> bool:
+    """Whether a ledger is named by a pattern or address of Parquet files."""
+    return ledger is not None and (
+        ledger.startswith(REMOTE) or "*" in ledger or ledger.endswith((".parquet", ".pq"))
+    )
+
+
+@contextlib.contextmanager
+def of_ledger(ledger: pathlib.Path, processes: int | None = None) -> Iterator[Runs]:
+    """The runs of a ledger folder."""
+    size = sum(path.stat().st_size for s in sources(ledger) for path in s.paths if path.is_file())
+    if size > SMALL:
+        with index.opened(ledger, processes) as opened:
+            yield Runs(opened.connection, opened.problems, opened.torn)
+        return
+    loaded = store.load(ledger)
+    connection = duckdb.connect()
+    try:
+        columns = ", ".join(f"{name} {kind}" for name, kind in index.COLUMNS.items())
+        connection.execute(f"CREATE TABLE runs ({columns})")
+        rows = [[*table.flat(run).values(), run.process.file, at, at] for at, run in enumerate(loaded.runs)]
+        if rows:
+            marks = ", ".join("?" * len(index.COLUMNS))
+            connection.executemany(f"INSERT INTO runs VALUES ({marks})", rows)
+        unreadable = [f"{p.file}: {p.what}" for p in loaded.problems if p.kind == "unreadable"]
+        torn = sum(p.kind not in ("unreadable", "torn_last") for p in loaded.problems)
+        yield Runs(connection, unreadable, torn)
+    finally:
+        connection.close()
+
+
+@contextlib.contextmanager
+def of_files(pattern: str) -> Iterator[Runs]:
+    """The runs in Parquet files, as `stagexec export --parquet` writes them: a path, glob or URL.
+
+    Raises CannotRead.
+    """
+    connection = duckdb.connect(config={"autoinstall_known_extensions": False})
+    try:
+        if pattern.startswith(REMOTE):
+            _register(connection, pattern.partition("://")[0])
+        try:
+            connection.execute(
+                "CREATE TEMP TABLE found AS SELECT * FROM read_parquet(?, union_by_name=true, "
+                "hive_partitioning=true, filename=true)",
+                [pattern],
+            )
+            present = {row[0] for row in connection.execute("DESCRIBE found").fetchall()}
+        except duckdb.Error as error:
+            raise CannotRead(f"{pattern}: {str(error).splitlines()[0]}") from None
+        if "run_id" not in present or "total_ns" not in present:
+            raise CannotRead(f"{pattern}: no runs in these files; name those under runs/")
+        place = {"file": "filename", "first_byte": "0", "end_byte": "0"}
+        cells = [
+            f"CAST({place.get(name, name if name in present else 'NULL')} AS {kind}) AS {name}"
+            for name, kind in index.COLUMNS.items()
+        ]
+        # The same run may have been exported twice: once while it was open, once closed.
+        connection.execute(
+            f"CREATE TEMP VIEW runs AS SELECT {', '.join(cells)} FROM found "
+            "QUALIFY row_number() OVER (PARTITION BY run_id ORDER BY outcome IS NULL, filename DESC) = 1"
+        )
+        yield Runs(connection, [])
+    finally:
+        connection.close()
+
+
+def _register(connection: Any, protocol: str) -> None:
+    """Let DuckDB read an object store by way of fsspec: its own extension is a download of its own."""
+    try:
+        import fsspec
+    except ImportError:
+        raise CannotRead(f"{protocol}:// needs fsspec: pip install 'stagexec[remote]'") from None
+    try:
+        connection.register_filesystem(fsspec.filesystem(protocol))
+    except (ImportError, ValueError) as error:
+        raise CannotRead(f"{protocol}://: {error}") from None
