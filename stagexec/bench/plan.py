@@ -21,6 +21,10 @@ else:
     import tomli as tomllib
 
 
+PAGE_CACHE = ("as it is", "drop")
+"""What is done before a launch with the model files that the system keeps in memory."""
+
+
 class PlanError(Exception):
     """A plan that cannot be used; the text is one line that names the file and the line in it."""
 
@@ -101,6 +105,7 @@ class Unit(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_default
     switch: list[Edit] = []
     concurrency: int = 1
     preceding: int = 0
+    page_cache: str = "as it is"
 
     @property
     def warmups(self) -> int:
@@ -302,6 +307,8 @@ def _unit_complaints(index: int, unit: Unit) -> list[Complaint]:
         return [([*place, "state"], f"unknown state {unit.state!r}: one of {', '.join(STATES)}")]
     if unit.until not in UNTIL:
         found.append(([*place, "until"], f"unknown end {unit.until!r}: one of {', '.join(UNTIL)}"))
+    if unit.page_cache not in PAGE_CACHE:
+        found.append(([*place, "page_cache"], f"page_cache is one of {', '.join(PAGE_CACHE)}"))
     if unit.warmups < 0 or unit.pairs < 1:
         found.append(([*place, "counted"], "warmup must be 0 or more, counted 1 or more"))
     if unit.state == "switch" and not unit.switch:

@@ -1,8 +1,9 @@
 """Statistics that can say no: quantiles, paired ratios with a bootstrap interval, and a verdict.
 
-The safe answer is `not shown`. A difference is shown only when the 95% interval of the paired ratio excludes 1
-and, so that a bench of many comparisons does not find one by luck, two tests agree at the 1% level: a t test of
-the log ratios and, where there are pairs enough for it, a sign-flip test, which assumes no distribution.
+The safe answer is `not shown`. A difference is shown only when the 95% interval of the paired ratio
+excludes 1 and, so that a bench of many comparisons does not find one by luck, two tests agree at the 1%
+level: a t test of the log ratios and, where there are pairs enough for it, a sign-flip test, which assumes
+no distribution.
 """
 
 from __future__ import annotations

@@ -75,6 +75,13 @@ STATES: dict[str, State] = {
 }
 
 
+def steps(state: str, concurrency: int = 1) -> tuple[Step, ...]:
+    """The runs of one measure, in order. A queue's are its concurrent requests."""
+    if state == "queue":
+        return tuple(Step(f"request {number + 1}", shift=number) for number in range(concurrency))
+    return STATES[state].steps
+
+
 def seed_inputs(prompt: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(node id, input name) of every seed in a prompt: integer inputs with a seed's name."""
     return [

@@ -1,0 +1,414 @@
+"""The runner: units in order, arms in their turns, each run proved and written down as it ends.
+
+It knows servers only through the `Lab` protocol, so that its logic runs on a scripted lab in the tests.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from stagexec.bench import arms, schedule, units
+from stagexec.bench.plan import Arm, Plan, Unit
+from stagexec.bench.results import Record, Results, complete
+
+KEPT = (
+    "run_id", "prompt_id", "condition_id", "outcome", "cause", "error_stage", "error_node", "startup_class",
+    "executor", "timing", "accepted_wall", "total_ns", "device_ns", "device_reason", "stages", "device_stages",
+    "wasted_ns", "wasted_kind", "host_version", "executed_nodes", "cached_nodes", "cached_in_run", "memory",
+    "nvml", "until", "error",
+)  # fmt: skip
+"""What a raw run keeps of the object of `show`; the rest stays in the ledger."""
+
+Watch = Callable[[str, Record], None]
+"""Called with the name of what happened and its facts, for a display."""
+
+
+class ArmFailed(Exception):
+    """An arm cannot run here, or no further; one line says why."""
+
+
+class SessionLost(Exception):
+    """A server died or hung. `observed` is what the ledger has of the run that it took along, or None."""
+
+    def __init__(self, text: str, observed: Observed | None = None) -> None:
+        super().__init__(text)
+        self.observed = observed
+
+
+class BudgetUsed(Exception):
+    """The plan's minutes are over."""
+
+
+@dataclass
+class Observed:
+    """One closed run: the object of `show`, its condition's fields, and its delivered files on this disk."""
+
+    detail: dict[str, Any]
+    manifest: dict[str, Any] | None = None
+    files: list[Path] = field(default_factory=list)
+
+
+class Session(Protocol):
+    """One running server."""
+
+    def submit(self, prompt: arms.Prompt, until: str) -> str:
+        """Queue a prompt; its prompt id. Raises ArmFailed when it is refused, SessionLost."""
+
+    def result(self, prompt_id: str, seconds: float) -> Observed:
+        """Wait for a prompt's run to be closed. Raises SessionLost."""
+
+    def settle(self) -> None:
+        """Ask the server to drop its caches. Raises SessionLost."""
+
+    def log(self) -> str:
+        """What the server has printed."""
+
+    def close(self) -> None:
+        """Stop the server."""
+
+
+class Lab(Protocol):
+    """Where servers come from."""
+
+    def why_not(self, arm: Arm, args: Sequence[str]) -> str | None:
+        """Why an arm cannot run here; None when nothing speaks against it."""
+
+    def open(self, arm: Arm, args: Sequence[str], cold: bool, page_cache: str) -> tuple[Session, Record]:
+        """A ready server, and what is to be kept of it. A `cold` one has not run anything yet.
+
+        Raises ArmFailed.
+        """
+
+
+@dataclass
+class Seat:
+    """An arm's server in a unit, and the arms that are warm on it."""
+
+    session: Session
+    number: int
+    warm: set[str] = field(default_factory=set)
+
+
+class Bench:
+    """One plan on one lab, into one result folder."""
+
+    def __init__(self, plan: Plan, lab: Lab, results: Results, watch: Watch | None = None) -> None:
+        self.plan, self.lab, self.results = plan, lab, results
+        self.watch = watch or (lambda name, facts: None)
+        self.seats: dict[Any, Seat] = {}
+        self.out: dict[tuple[str, str], str] = {}
+        """(unit, arm) -> why it takes no further part."""
+        self.restarts: dict[tuple[str, str], int] = {}
+        self.sessions = sum(note["kind"] == "session" for note in results.notes)
+        self.end = time.monotonic() + plan.budget.minutes * 60 if plan.budget.minutes else None
+        positions = {unit.name: len(units.steps(unit.state, unit.concurrency)) for unit in plan.unit}
+        self.done = set(complete(results.runs, positions))
+
+    # --- the whole ---
+
+    def run(self) -> None:
+        """Everything that is not done yet. Servers are stopped however this ends."""
+        self.watch("start", {"planned": self.planned(), "done": len(self.done)})
+        try:
+            for unit in self.plan.unit:
+                self._unit(unit)
+                self._close_all()
+            self._note("finished")
+        except BudgetUsed:
+            self._note("budget", minutes=self.plan.budget.minutes)
+        except KeyboardInterrupt:
+            self._note("interrupted")
+            raise
+        finally:
+            self._close_all()
+
+    def planned(self) -> int:
+        """Counted measures in all, of arms that have not dropped out."""
+        pairs = [(unit, arm) for unit in self.plan.unit for arm in self.plan.arm]
+        return sum(unit.pairs for unit, arm in pairs if (unit.name, arm.name) not in self.out)
+
+    def _unit(self, unit: Unit) -> None:
+        state = units.STATES[unit.state]
+        prompts = {arm.name: self._prepare(unit, arm) for arm in self.plan.arm}
+        taking_part = [arm for arm in self.plan.arm if prompts[arm.name] is not None]
+        keys = {arm.name: arm.launch_key if state.shares_server else arm.name for arm in taking_part}
+        first_of = list(keys.values())
+        taking_part.sort(key=lambda arm: first_of.index(keys[arm.name]))  # arms of one server side by side
+        names = [arm.name for arm in taking_part]
+        by_name = {arm.name: arm for arm in taking_part}
+        together = state.launch_each or len(set(keys.values())) <= self.plan.servers
+        plan = schedule.rounds(names, unit.pairs, self.plan.seed, unit.name, self.plan.chunk, together)
+        self._note_once("order", unit=unit.name, seed=self.plan.seed, rounds=[
+            {"pairs": list(r.pairs), "orders": [list(o) for o in r.orders], "interleaved": r.together} for r in plan
+        ])  # fmt: skip
+        for block in plan:
+            for pair, name in turns(block):
+                key = (unit.name, name, pair)
+                prompt = prompts[name]
+                if key not in self.done and key[:2] not in self.out and prompt is not None:
+                    self._measure(Turn(unit, by_name[name], pair, prompt, keys[name]))
+
+    def _prepare(self, unit: Unit, arm: Arm) -> tuple[arms.Prompt, arms.Prompt] | None:
+        """The arm's workflow and its switched one; None, and a note, when it cannot take part."""
+        args = [*arm.args, *units.STATES[unit.state].args, *unit.args]
+        try:
+            prompt = arms.edited(self.results.workflow, arm.edits)
+            switched = arms.edited(prompt, unit.switch)
+        except arms.CannotEdit as error:
+            self._leave(unit, arm, "unavailable", str(error))
+            return None
+        if reason := self.lab.why_not(arm, args):
+            self._leave(unit, arm, "unavailable", reason)
+            return None
+        return prompt, switched
+
+    # --- one measure ---
+
+    def _measure(self, turn: Turn) -> None:
+        """All runs of one pair of one arm, again until they are in the right state or the tries are used up."""
+        why = "no try was made"
+        attempt = self._tried(turn)
+        last = attempt + self.plan.budget.attempts
+        while attempt < last:
+            if self.end is not None and time.monotonic() > self.end:
+                raise BudgetUsed
+            try:
+                wrong = self._attempt(turn, attempt)
+            except ArmFailed as error:
+                return self._drop(turn, "failed", str(error))
+            except SessionLost as error:
+                if not self._may_restart(turn, error, attempt):
+                    return self._drop(turn, "failed", f"its servers die: {error}")
+                last += 1  # a death is counted by itself, not as a try for the right state
+                attempt += 1
+                continue
+            if turn.key in self.out:
+                return self._close_own(turn)
+            if wrong is None:
+                self.done.add((turn.unit.name, turn.arm.name, turn.pair))
+                self.watch("measure", {"planned": self.planned(), "done": len(self.done)})
+                return None
+            why, attempt = wrong, attempt + 1
+            self._unsettle(turn)
+        text = f"never in the state {turn.unit.state} in {self.plan.budget.attempts} tries: {why}"
+        return self._drop(turn, "never in state", text)
+
+    def _tried(self, turn: Turn) -> int:
+        """How many attempts of this measure earlier sittings have written."""
+        key = (turn.unit.name, turn.arm.name, turn.pair)
+        seen = [r["attempt"] for r in self.results.runs if (r["unit"], r["arm"], r["pair"]) == key]
+        return max((number for number in seen if number is not None), default=-1) + 1
+
+    def _attempt(self, turn: Turn, attempt: int) -> str | None:
+        """One try; why it does not count, or None."""
+        seat = self._seat(turn)
+        if turn.key in self.out:
+            return None
+        unit = turn.unit
+        ahead = [self._submit(turn, seat, units.Step("ahead", 50 + n)) for n in range(unit.preceding)]
+        steps = units.steps(unit.state, unit.concurrency)
+        wrong = None
+        if unit.state == "queue":
+            sent = [(step, *self._submit(turn, seat, step)) for step in steps]
+            for prompt_id, prompt in ahead:
+                self._collect(turn, seat, units.Step("ahead"), prompt_id, prompt, "preceding", attempt)
+        else:
+            sent = []
+        for number, step in enumerate(steps):
+            _, prompt_id, prompt = sent[number] if sent else (step, *self._submit(turn, seat, step))
+            run, observed = self._collect(turn, seat, step, prompt_id, prompt, "counted", attempt)
+            self._prove(turn, seat, observed)
+            if turn.key in self.out:
+                return None
+            wrong = wrong or run["why"]
+        return wrong
+
+    def _submit(self, turn: Turn, seat: Seat, step: units.Step) -> tuple[str, arms.Prompt]:
+        state = units.STATES[turn.unit.state]
+        seed = self.plan.seed + (0 if state.same_seed else turn.pair * 100 + step.shift)
+        return self._send(turn, seat, step, seed)
+
+    def _send(self, turn: Turn, seat: Seat, step: units.Step, seed: int) -> tuple[str, arms.Prompt]:
+        prompt = turn.prompts[1 if step.switched else 0]
+        prompt = arms.seeded(prompt, units.seed_inputs(prompt), seed)
+        return seat.session.submit(prompt, turn.unit.until), prompt
+
+    def _collect(
+        self, turn: Turn, seat: Seat, step: units.Step, prompt_id: str, prompt: arms.Prompt, role: str, attempt: int
+    ) -> tuple[Record, Observed]:  # fmt: skip
+        observed = seat.session.result(prompt_id, self.plan.budget.run_seconds)
+        return self._keep(turn, seat.number, step, observed, prompt, role, attempt), observed
+
+    def _keep(
+        self, turn: Turn, session: int, step: units.Step, observed: Observed, prompt: arms.Prompt, role: str,
+        attempt: int,
+    ) -> Record:  # fmt: skip
+        """Write a run down, with what speaks against counting it."""
+        detail, unit = observed.detail, turn.unit
+        why = None
+        if role == "counted":
+            why = units.wrong_state(unit.state, step, detail, prompt) or units.beyond(unit.until, detail)
+        place = (unit.name, turn.arm.name, str(turn.pair), step.position or "run")
+        run = {
+            "unit": unit.name,
+            "arm": turn.arm.name,
+            "pair": turn.pair,
+            "position": step.position,
+            "role": role,
+            "attempt": attempt,
+            "right_state": why is None,
+            "why": why,
+            "session": session,
+            "seeds": [[n, i, prompt[n]["inputs"][i]] for n, i in units.seed_inputs(prompt)],
+            "machine": self.results.header.get("machine"),
+            **{name: detail.get(name) for name in KEPT},
+            "marks": sorted({mark["name"] for mark in detail.get("marks", ())}),
+            "artifacts": [
+                {name: a.get(name) for name in ("path", "bytes", "sha256", "state", "media", "cached")}
+                for a in detail.get("artifacts", ())
+            ],
+            "files": self.results.keep(place, observed.files) if role == "counted" and why is None else [],
+        }
+        self.results.add_run(run)
+        self.watch("run", run)
+        return run
+
+    # --- servers ---
+
+    def _seat(self, turn: Turn) -> Seat:
+        """A server of the arm, warm where the unit wants it warm."""
+        state = units.STATES[turn.unit.state]
+        seat = None if state.launch_each else self.seats.get(turn.seat_key)
+        if seat is None:
+            room = 1 if state.launch_each else self.plan.servers
+            if len(self.seats) >= room:
+                self._close_all()
+            seat = self._open(turn, cold=state.launch_each)
+        if turn.arm.name not in seat.warm:
+            seat.warm.add(turn.arm.name)
+            self._warm_up(turn, seat)
+        return seat
+
+    def _open(self, turn: Turn, cold: bool) -> Seat:
+        unit, arm = turn.unit, turn.arm
+        self.watch("open", {"unit": unit.name, "arm": arm.name})
+        args = [*arm.args, *units.STATES[unit.state].args, *unit.args]
+        session, facts = self.lab.open(arm, args, cold, unit.page_cache)
+        self.sessions += 1
+        seat = self.seats[turn.seat_key] = Seat(session, self.sessions)
+        self._note("session", number=self.sessions, unit=unit.name, arm=arm.name, **facts)
+        return seat
+
+    def _warm_up(self, turn: Turn, seat: Seat) -> None:
+        state = units.STATES[turn.unit.state]
+        for number in range(turn.unit.warmups):
+            for step in units.steps(turn.unit.state, 1):
+                shift = 0 if state.same_seed else units.WARMUP_SEEDS + number * 10 + step.shift
+                prompt_id, prompt = self._send(turn, seat, step, self.plan.seed + shift)
+                self._collect(turn, seat, step, prompt_id, prompt, "warmup", number)
+
+    def _unsettle(self, turn: Turn) -> None:
+        """After a run in the wrong state: drop the host's caches and bring it into the state anew."""
+        seat = self.seats.get(turn.seat_key)
+        if seat is None or units.STATES[turn.unit.state].launch_each:
+            return
+        try:
+            seat.session.settle()
+            seat.warm.discard(turn.arm.name)
+        except SessionLost:
+            self._close(turn.seat_key)  # the next try starts another
+
+    def _may_restart(self, turn: Turn, error: SessionLost, attempt: int) -> bool:
+        """Note a death; whether one more server may be started."""
+        self._note("died", unit=turn.unit.name, arm=turn.arm.name, pair=turn.pair, text=str(error))
+        seat = self.seats.get(turn.seat_key)
+        if error.observed is not None:
+            number = seat.number if seat else None
+            self._keep(
+                turn, number or 0, units.Step("died"), error.observed, turn.prompts[0], "died", attempt
+            )
+        self._close(turn.seat_key)
+        self.restarts[turn.key] = self.restarts.get(turn.key, 0) + 1
+        return self.restarts[turn.key] <= self.plan.budget.restarts
+
+    def _close(self, key: Any) -> None:
+        seat = self.seats.pop(key, None)
+        if seat is not None:
+            seat.session.close()
+
+    def _close_all(self) -> None:
+        for key in list(self.seats):
+            self._close(key)
+
+    # --- proofs and notes ---
+
+    def _prove(self, turn: Turn, seat: Seat, observed: Observed) -> None:
+        """Once a session and arm: was it active? An arm that was not takes no further part."""
+        key = {"unit": turn.unit.name, "arm": turn.arm.name, "session": seat.number}
+        if any(note["kind"] == "proof" and key.items() <= note.items() for note in self.results.notes):
+            return
+        if observed.detail["outcome"] in ("failed", "cancelled", "lost"):
+            return
+        log = seat.session.log()
+        answers = [arms.prove(proof, observed.manifest, observed.detail, log) for proof in turn.arm.active]
+        self._note("proof", **key, active=all(a["ok"] for a in answers), checks=answers)
+        failed = [a for a in answers if not a["ok"]]
+        if failed:
+            texts = [f"{a['what']}: {_told(a)}" for a in failed]
+            self._leave(turn.unit, turn.arm, "not active", "; ".join(texts))
+
+    def _drop(self, turn: Turn, status: str, reason: str) -> None:
+        self._leave(turn.unit, turn.arm, status, reason)
+        self._close_own(turn)
+
+    def _leave(self, unit: Unit, arm: Arm, status: str, reason: str) -> None:
+        """The arm takes no further part in the unit; one line says why."""
+        self.out[unit.name, arm.name] = status
+        self._note("arm", unit=unit.name, arm=arm.name, status=status, reason=" ".join(reason.split()))
+
+    def _close_own(self, turn: Turn) -> None:
+        """Stop a server that no other arm uses."""
+        if turn.seat_key == turn.arm.name:
+            self._close(turn.seat_key)
+
+    def _note(self, kind: str, **facts: Any) -> None:
+        self.watch(kind, self.results.note(kind, wall=time.time_ns(), **facts))
+
+    def _note_once(self, kind: str, **facts: Any) -> None:
+        """A note that an earlier sitting may have made already."""
+        if not any(note["kind"] == kind and facts.items() <= note.items() for note in self.results.notes):
+            self._note(kind, **facts)
+
+
+def _told(answer: Record) -> str:
+    if answer["ok"] is None:
+        return "no evidence was there"
+    found = f" ({answer['found']})" if answer["found"] not in (None, [], "") else ""
+    return f"{answer['evidence']} says otherwise{found}" if found else f"not in {answer['evidence']}"
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Whose turn it is: one arm in one pair of one unit, with its workflow and its switched one."""
+
+    unit: Unit
+    arm: Arm
+    pair: int
+    prompts: tuple[arms.Prompt, arms.Prompt]
+    seat_key: Any
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The arm in the unit."""
+        return self.unit.name, self.arm.name
+
+
+def turns(block: schedule.Round) -> list[tuple[int, str]]:
+    """(pair, arm) in the order of measuring."""
+    if block.together:
+        return [(pair, name) for pair, order in zip(block.pairs, block.orders, strict=True) for name in order]
+    return [(pair, name) for name in (block.orders[0] if block.orders else ()) for pair in block.pairs]

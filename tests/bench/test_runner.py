@@ -1,0 +1,317 @@
+"""The runner on a scripted lab: order, counting, proofs, faults, resuming."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stagexec.bench import plan, results, runner, schedule
+from tests.bench.fake_lab import PROMPT, FakeLab
+
+ARMS = '[[arm]]\nname = "a"\n[[arm]]\nname = "b"\n'
+UNIT = '[[unit]]\nname = "M03"\nstate = "recompute"\n'
+
+
+def make(text: str) -> plan.Plan:
+    return plan.parse(f'name = "test"\n{text}')
+
+
+def bench(folder: Path, text: str, lab: FakeLab, resume: bool = False) -> runner.Bench:
+    wanted = make(text)
+    opened = (
+        results.resume(folder, wanted, PROMPT)
+        if resume
+        else results.create(folder, wanted, PROMPT, {"machine": {"name": "here"}})
+    )
+    one = runner.Bench(wanted, lab, opened)
+    one.run()
+    return one
+
+
+def counted(one: runner.Bench) -> list[dict[str, Any]]:
+    return [run for run in one.results.runs if run["role"] == "counted" and run["right_state"]]
+
+
+def notes(one: runner.Bench, kind: str) -> list[dict[str, Any]]:
+    return [note for note in one.results.notes if note["kind"] == kind]
+
+
+def test_each_arm_gets_three_warm_ups_and_ten_counted_runs_with_the_same_seeds(tmp_path: Path) -> None:
+    lab = FakeLab()
+    one = bench(tmp_path / "r", "servers = 2\n" + ARMS + UNIT, lab)
+    roles = Counter((run["arm"], run["role"]) for run in one.results.runs)
+    assert roles == {("a", "warmup"): 3, ("b", "warmup"): 3, ("a", "counted"): 10, ("b", "counted"): 10}
+    seeds = {arm: [run["seeds"] for run in counted(one) if run["arm"] == arm] for arm in "ab"}
+    assert seeds["a"] == seeds["b"]
+    assert len({str(seed) for seed in seeds["a"]}) == 10
+    assert lab.alive == 0
+
+
+def test_pairs_are_interleaved_balanced_and_their_order_is_recorded(tmp_path: Path) -> None:
+    one = bench(tmp_path / "r", "servers = 2\n" + ARMS + UNIT, FakeLab())
+    order = [(run["pair"], run["arm"]) for run in counted(one)]
+    assert [pair for pair, _ in order] == [n // 2 for n in range(20)]
+    firsts = Counter(arm for number, (_, arm) in enumerate(order) if number % 2 == 0)
+    assert firsts == {"a": 5, "b": 5}
+    (noted,) = notes(one, "order")
+    assert noted["seed"] == one.plan.seed
+    assert [
+        (p, arm) for r in noted["rounds"] for p, o in zip(r["pairs"], r["orders"], strict=True) for arm in o
+    ] == order
+
+
+def test_another_seed_is_another_order_and_the_same_seed_the_same() -> None:
+    arms = ["a", "b", "c"]
+    assert schedule.orders(arms, 10, 1, "u") == schedule.orders(arms, 10, 1, "u")
+    assert schedule.orders(arms, 10, 1, "u") != schedule.orders(arms, 10, 2, "u")
+
+
+def test_without_room_for_all_servers_arms_take_turns_in_rounds(tmp_path: Path) -> None:
+    lab = FakeLab()
+    one = bench(tmp_path / "r", "servers = 1\nchunk = 5\n" + ARMS + UNIT, lab)
+    assert lab.most_alive == 1
+    names = [name for name, _ in lab.opened]
+    assert sorted(names[:2]) == ["a", "b"]
+    assert names[2:] == [names[1], names[0]] or names == [names[0], names[1], names[0]]
+    assert len(counted(one)) == 20
+
+
+def test_several_servers_live_at_once_only_where_the_plan_allows(tmp_path: Path) -> None:
+    lab = FakeLab()
+    bench(tmp_path / "r", "servers = 2\n" + ARMS + UNIT, lab)
+    assert lab.most_alive == 2
+    assert len(lab.opened) == 2
+
+
+def test_a_cold_unit_starts_a_process_for_each_run(tmp_path: Path) -> None:
+    lab = FakeLab()
+    one = bench(
+        tmp_path / "r", ARMS + '[[unit]]\nname = "M01"\nstate = "process_cold"\npage_cache = "drop"\n', lab
+    )
+    assert len(lab.opened) == 10
+    assert lab.page_caches == ["drop"] * 10
+    assert {run["startup_class"] for run in one.results.runs} == {"process_cold"}
+    assert len(one.results.runs) == 10
+
+
+def test_first_and_second_come_from_one_process_and_different_seeds(tmp_path: Path) -> None:
+    lab = FakeLab()
+    one = bench(tmp_path / "r", '[[unit]]\nname = "u"\nstate = "first_second"\n', lab)
+    assert len(lab.opened) == 5
+    by_pair: dict[int, list[Any]] = {}
+    for run in counted(one):
+        by_pair.setdefault(run["pair"], []).append((run["position"], run["startup_class"], str(run["seeds"])))
+    for runs in by_pair.values():
+        assert [r[:2] for r in runs] == [("first", "process_cold"), ("second", "warm")]
+        assert runs[0][2] != runs[1][2]
+
+
+def test_a_cached_unit_repeats_one_request_and_a_no_cache_unit_computes_all(tmp_path: Path) -> None:
+    text = '[[unit]]\nname = "M02"\nstate = "cached"\n[[unit]]\nname = "M04"\nstate = "no_cache"\n'
+    lab = FakeLab()
+    one = bench(tmp_path / "r", text, lab)
+    by_unit = {unit: [run for run in counted(one) if run["unit"] == unit] for unit in ("M02", "M04")}
+    assert {str(run["seeds"]) for run in by_unit["M02"]} == {str([["3", "seed", one.plan.seed]])}
+    assert all(not run["executed_nodes"] for run in by_unit["M02"])
+    assert all(not run["cached_nodes"] for run in by_unit["M04"])
+    assert lab.opened[1][1] == ("--cache-none",)
+
+
+def test_a_model_switch_has_three_positions_told_apart(tmp_path: Path) -> None:
+    text = """[[unit]]
+name = "M09"
+state = "switch"
+warmup = 1
+switch = [{ node = "1", input = "ckpt_name", value = "b" }]
+"""
+    one = bench(tmp_path / "r", text, FakeLab())
+    assert Counter(run["position"] for run in counted(one)) == {"A": 5, "B": 5, "A again": 5}
+
+
+def test_a_queue_is_filled_at_once_and_what_goes_before_is_not_counted(tmp_path: Path) -> None:
+    text = (
+        '[[unit]]\nname = "M10"\nstate = "queue"\nconcurrency = 3\npreceding = 2\nwarmup = 1\ncounted = 2\n'
+    )
+    one = bench(tmp_path / "r", text, FakeLab())
+    assert Counter(run["role"] for run in one.results.runs) == {"warmup": 1, "preceding": 4, "counted": 6}
+    assert {run["position"] for run in counted(one)} == {"request 1", "request 2", "request 3"}
+
+
+def test_arms_that_differ_in_the_workflow_share_a_server_when_nothing_is_cached(tmp_path: Path) -> None:
+    lab = FakeLab()
+    bench(tmp_path / "r", ARMS + '[[unit]]\nname = "M04"\nstate = "no_cache"\n', lab)
+    assert len(lab.opened) == 1
+
+
+def test_a_run_in_the_wrong_state_is_kept_flagged_and_repeated(tmp_path: Path) -> None:
+    lab = FakeLab(script={("as it is", 5): "cache", ("as it is", 14): "read"})
+    one = bench(tmp_path / "q", UNIT, lab)
+    wrong = [run for run in one.results.runs if run["role"] == "counted" and not run["right_state"]]
+    assert [run["why"] for run in wrong] == [
+        "nodes 3, 8, 9 were not executed",
+        "a model was read from its file again",
+    ]
+    assert len(counted(one)) == 10
+    assert {run["attempt"] for run in counted(one)} == {0, 1}
+
+
+def test_an_arm_that_never_reaches_the_state_is_given_up_and_the_rest_goes_on(tmp_path: Path) -> None:
+    script = {("a", number): "cache" for number in range(100)}
+    one = bench(tmp_path / "r", "servers = 2\n" + ARMS + UNIT, FakeLab(script=script))
+    (noted,) = notes(one, "arm")
+    assert (noted["arm"], noted["status"]) == ("a", "never in state")
+    assert "3 tries" in noted["reason"]
+    assert Counter(run["arm"] for run in counted(one)) == {"b": 10}
+
+
+def test_unavailable_arms_are_named_with_the_reason_and_the_rest_goes_on(tmp_path: Path) -> None:
+    lab = FakeLab(missing={"a": "the package sageattention is not installed"})
+    one = bench(tmp_path / "r", ARMS + UNIT, lab)
+    (noted,) = notes(one, "arm")
+    assert (noted["arm"], noted["status"]) == ("a", "unavailable")
+    assert noted["reason"] == "the package sageattention is not installed"
+    assert len(counted(one)) == 10
+
+
+def test_an_edit_that_does_not_fit_the_workflow_makes_the_arm_unavailable(tmp_path: Path) -> None:
+    text = '[[arm]]\nname = "a"\n[[arm]]\nname = "b"\nedits = [{ class = "Nope", becomes = "X" }]\n'
+    one = bench(tmp_path / "r", text + UNIT, FakeLab())
+    (noted,) = notes(one, "arm")
+    assert noted["reason"] == "the workflow has no node of class Nope"
+
+
+@pytest.mark.parametrize(
+    ("lab", "reason"),
+    [
+        (FakeLab(fails_to_open={"a": "No module named 'torchsde'"}), "No module named 'torchsde'"),
+        (FakeLab(script={("a", 0): "refuse"}), "the server refused the workflow"),
+    ],
+)
+def test_a_server_that_cannot_start_or_refuses_is_one_line_and_the_next_arm_goes_on(
+    tmp_path: Path, lab: FakeLab, reason: str
+) -> None:
+    one = bench(tmp_path / "r", ARMS + UNIT, lab)
+    (noted,) = notes(one, "arm")
+    assert (noted["arm"], noted["status"]) == ("a", "failed")
+    assert reason in noted["reason"]
+    assert "\n" not in noted["reason"]
+    assert Counter(run["arm"] for run in counted(one)) == {"b": 10}
+    assert lab.alive == 0
+
+
+def test_a_server_that_dies_is_started_again_and_its_last_run_is_kept_as_lost(tmp_path: Path) -> None:
+    lab = FakeLab(script={("as it is", 6): "die"})
+    one = bench(tmp_path / "r", UNIT, lab)
+    assert len(lab.opened) == 2
+    (lost,) = [run for run in one.results.runs if run["role"] == "died"]
+    assert lost["outcome"] == "lost"
+    assert len(counted(one)) == 10
+    assert notes(one, "died")[0]["text"] == "the server ended with code 3"
+
+
+def test_servers_that_go_on_dying_end_the_arm(tmp_path: Path) -> None:
+    lab = FakeLab(script={("a", number): "die" for number in range(3, 200)})
+    one = bench(tmp_path / "r", "servers = 2\n" + ARMS + UNIT, lab)
+    (noted,) = notes(one, "arm")
+    assert noted["reason"].startswith("its servers die")
+    assert Counter(run["arm"] for run in counted(one)) == {"b": 10}
+    assert lab.alive == 0
+
+
+def test_a_failed_run_stays_in_the_results_and_is_not_repeated(tmp_path: Path) -> None:
+    one = bench(tmp_path / "r", UNIT, FakeLab(script={("as it is", 7): "fail"}))
+    assert Counter(run["outcome"] for run in counted(one)) == {"success": 9, "failed": 1}
+
+
+PROVED = """[[arm]]
+name = "a"
+active = [{ what = "attention backend", field = "attention_backend", value = "^a$" }]
+[[arm]]
+name = "b"
+active = [{ what = "attention backend", field = "attention_backend", value = "^sage$" }]
+"""
+
+
+def test_an_arm_that_is_not_active_is_found_out_before_its_second_counted_run(tmp_path: Path) -> None:
+    one = bench(tmp_path / "r", "servers = 2\n" + PROVED + UNIT, FakeLab())
+    (noted,) = notes(one, "arm")
+    assert (noted["arm"], noted["status"]) == ("b", "not active")
+    assert noted["reason"] == "attention backend: the condition's attention_backend says otherwise (b)"
+    assert Counter(run["arm"] for run in counted(one)) == {"a": 10, "b": 1}
+    proofs = {note["arm"]: note["active"] for note in notes(one, "proof")}
+    assert proofs == {"a": True, "b": False}
+
+
+def test_every_session_of_an_arm_is_proved_once(tmp_path: Path) -> None:
+    one = bench(tmp_path / "r", "servers = 1\n" + PROVED.split('[[arm]]\nname = "b"', maxsplit=1)[0] + UNIT, FakeLab())
+    proved = [note["session"] for note in notes(one, "proof")]
+    assert proved == sorted(set(proved))
+    assert set(proved) == {note["number"] for note in notes(one, "session")}
+
+
+def test_every_raw_run_is_on_disk_when_it_ends(tmp_path: Path) -> None:
+    wanted = make(UNIT)
+    opened = results.create(tmp_path / "r", wanted, PROMPT, {"machine": {}})
+    seen = []
+
+    def watch(name: str, facts: dict[str, Any]) -> None:
+        if name == "run":
+            seen.append(len((tmp_path / "r" / "runs.jsonl").read_text().splitlines()))
+
+    runner.Bench(wanted, FakeLab(), opened, watch).run()
+    assert seen == list(range(1, len(opened.runs) + 1))
+
+
+@pytest.mark.parametrize("after", [0, 2, 9, 20])
+def test_a_bench_that_was_interrupted_and_resumed_has_the_same_measures(tmp_path: Path, after: int) -> None:
+    text = "servers = 2\n" + ARMS + UNIT
+    cut = FakeLab()
+    cut.interrupt_after = after
+    with pytest.raises(KeyboardInterrupt):
+        bench(tmp_path / "r", text, cut)
+    assert cut.alive == 0
+    with (tmp_path / "r" / "runs.jsonl").open("ab") as file:
+        file.write(b'{"torn')
+    resumed = bench(tmp_path / "r", text, FakeLab(), resume=True)
+    whole = bench(tmp_path / "w", text, FakeLab())
+    key = lambda run: (run["unit"], run["arm"], run["pair"], str(run["seeds"]))  # noqa: E731
+    again = results.load(tmp_path / "r")
+    for one in (resumed.results, again):
+        measures = results.complete(one.runs, {"M03": 1})
+        assert sorted(key(run) for runs in measures.values() for run in runs) == sorted(
+            key(run) for run in counted(whole)
+        )
+
+
+def test_a_resumed_bench_that_was_finished_starts_no_server(tmp_path: Path) -> None:
+    bench(tmp_path / "r", UNIT, FakeLab())
+    lab = FakeLab()
+    bench(tmp_path / "r", UNIT, lab, resume=True)
+    assert lab.opened == []
+
+
+def test_another_plan_or_workflow_cannot_be_resumed(tmp_path: Path) -> None:
+    bench(tmp_path / "r", UNIT, FakeLab())
+    with pytest.raises(results.ResultError, match="another plan"):
+        results.resume(tmp_path / "r", make("seed = 9\n" + UNIT), PROMPT)
+    with pytest.raises(results.ResultError, match="another workflow"):
+        results.resume(tmp_path / "r", make(UNIT), {})
+    with pytest.raises(results.ResultError, match="already holds a result"):
+        results.create(tmp_path / "r", make(UNIT), PROMPT, {})
+
+
+def test_a_used_up_budget_stops_between_runs_and_says_so(tmp_path: Path) -> None:
+    one = bench(tmp_path / "r", "[budget]\nminutes = 0.0000001\n" + UNIT, FakeLab())
+    assert counted(one) == []
+    assert len(notes(one, "budget")) == 1
+    assert not notes(one, "finished")
+
+
+def test_the_end_of_a_run_is_asked_for_and_one_that_goes_on_is_not_counted(tmp_path: Path) -> None:
+    lab = FakeLab(speed={"as it is": {}})
+    one = bench(tmp_path / "r", UNIT + 'until = "native"\n', lab)
+    assert {until for _, _, until in lab.asked} == {"native"}
+    assert len(counted(one)) == 10
