@@ -44,13 +44,25 @@ def cause_of(api: Any, error: BaseException, stage: str | None) -> str:
     name = type(error).__name__
     if name == "DependencyCycleError":
         return "cycle"
-    if name == "NodeNotFoundError" or getattr(error, MISSING, False):
+    if name == "NodeNotFoundError" or no_such_class(api, error):
         return "missing_node"
     if stage == "encode_mux":
         return "encode_failed"
     if stage == "delivery_commit":
         return "delivery_failed"
     return "node_exception"
+
+
+def no_such_class(api: Any, error: BaseException) -> bool:
+    """Did the look-up of a node's class raise this: ours, or that of the host's own loop?"""
+    if getattr(error, MISSING, False):
+        return True
+    if not isinstance(error, KeyError) or not error.args or error.args[0] in api.nodes.NODE_CLASS_MAPPINGS:
+        return False
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_globals is vars(api.execution)
 
 
 @guarded

@@ -124,6 +124,7 @@ class VisitRecord:
         self._blocks: list[dict[str, Any]] = []
         self._depth = 0
         self.executed_before: Any = ()
+        self.outputs: Any = None
 
     @guarded
     def begin(self, api: Any, node_class: str, class_def: Any, parent: str | None) -> None:

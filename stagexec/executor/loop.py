@@ -32,15 +32,18 @@ class HostLoop:
         """Execute one prompt; arguments are the host's."""
         prompt_id = args[1] if len(args) > 1 else kwargs.get("prompt_id")
         run, direct = run_for(str(prompt_id))
+        escaped = True
         try:
-            return super().execute(*args, **kwargs)  # type: ignore[misc]
+            result = super().execute(*args, **kwargs)  # type: ignore[misc]
+            escaped = False
+            return result
         except BaseException as error:
             escaped_error(self.api, run, error)
             raise
         finally:
             file_defeated(run, args[0] if args else kwargs.get("prompt"))
-            if direct:
-                finish_direct(self, run)
+            if direct or escaped:  # what escapes ends the host's worker: nobody files this run any more
+                finish_direct(self, run, filed=not escaped)
 
     async def execute_async(self, *args: Any, **kwargs: Any) -> Any:
         """The host's coroutine, with the event loop watched."""
@@ -311,12 +314,13 @@ def run_for(prompt_id: str) -> tuple[Run | None, bool]:
 
 
 @guarded
-def finish_direct(executor: Any, run: Run | None) -> None:
-    """Close a prompt that came through no queue of ours, and so has no task_done."""
+def finish_direct(executor: Any, run: Run | None, filed: bool = True) -> None:
+    """Close a prompt that no task_done will close: it came through no queue of ours, or ended its worker."""
     if run is None:
         return
-    history = getattr(executor, "history_result", None) or {}
-    live.finish(run, executed_fields(run, "success" if executor.success else "error", history), history)
+    history = (getattr(executor, "history_result", None) or {}) if filed else {}
+    status = ("success" if executor.success else "error") if filed else None
+    live.finish(run, executed_fields(run, status, history), history)
 
 
 def executed_fields(run: Run, status: str | None, history: dict[str, Any]) -> dict[str, Any]:

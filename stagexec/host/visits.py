@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import inspect
+import sys
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 from stagexec.executor import lane
 from stagexec.record import live
 from stagexec.record.guard import guarded
 from stagexec.record.run import VISIT
+
+RECORD: ContextVar[lane.VisitRecord | None] = ContextVar("stagexec_record", default=None)
+"""The record of the visit that the host makes now."""
 
 
 def make_recorded(api: Any, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -19,18 +27,54 @@ def make_recorded(api: Any, original: Callable[..., Any]) -> Callable[..., Any]:
         if record is None or record.run is None:
             return await original(*args, **kwargs)
         token = VISIT.set((record.run, record.number, record.stage, record.part) if record.number else None)
+        recording = RECORD.set(record)
         result: Any = None
         try:
             with record.node_stage():
                 result = await original(*args, **kwargs)
             return result
         finally:
+            RECORD.reset(recording)
             VISIT.reset(token)
             ended(api, record, result)
             record.end()
 
     execute.__wrapped__ = original  # type: ignore[attr-defined]
     return execute
+
+
+def make_watched_calls(api: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+    """`execution.get_output_data` that shows the visit's record its inputs, calls, blockers and outputs."""
+    inputs_at = list(inspect.signature(original).parameters).index("input_data_all")
+
+    @functools.wraps(original)
+    async def get_output_data(*args: Any, **kwargs: Any) -> Any:
+        record = RECORD.get()
+        if record is None:
+            return await original(*args, **kwargs)
+        record.take_inputs(api, args[inputs_at] if len(args) > inputs_at else kwargs.get("input_data_all"))
+        told = {
+            "execution_block_cb": lambda block: record.blocked(block.message),
+            "pre_execute_cb": record.call,
+        }
+        for name, tell in told.items():
+            if kwargs.get(name) is not None:
+                kwargs[name] = both(tell, kwargs[name])
+        result = await original(*args, **kwargs)
+        record.outputs = result[0]
+        return result
+
+    return get_output_data
+
+
+def both(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """A callback of the host's that tells us first."""
+
+    def call(*args: Any) -> Any:
+        ours(*args)
+        return theirs(*args)
+
+    return call
 
 
 @guarded
@@ -56,16 +100,19 @@ def begin(api: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> lane.Visit
 def ended(api: Any, record: lane.VisitRecord, result: Any) -> None:
     """What the host's result says of the visit: (ExecutionResult, error details, exception)."""
     if result is None:
+        error = sys.exc_info()[1]  # what the host lets out of a visit, such as SystemExit
+        if error is not None and not isinstance(error, asyncio.CancelledError):
+            record.failed(api, error)
         return
     run = record.run
     assert run is not None
     name = result[0].name
     if name == "SUCCESS":
         ran = record.node_id in record.executed_before
-        record.kind = "executed" if ran else "cached"
+        record.kind = ("blocked" if record.was_blocked() else "executed") if ran else "cached"
         record.announced(True)
         if ran:
-            record.made(api, None)
+            record.made(api, record.outputs)
     elif name == "PENDING":
         record.kind = "pending"
     else:
