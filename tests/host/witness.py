@@ -109,7 +109,7 @@ def closed_run(folder: Path, prompt_id: str) -> Run:
         found = [run for run in store.load(folder).runs if run.prompt_id == prompt_id]
         if found and found[-1].outcome is not None:
             return found[-1]
-        assert time.monotonic() < end, f"the ledger has not closed {prompt_id}: {found}"
+        assert time.monotonic() < end, f"the ledger has not closed {prompt_id}"
         time.sleep(0.02)
 
 
