@@ -118,10 +118,11 @@ class FakeRun:
         self.journal.now += ns
         return self
 
-    def start(self, startup_class: str = "warm", cached: tuple[str, ...] = ()) -> FakeRun:
-        """Execution begins."""
+    def start(self, startup_class: str = "warm", cached: tuple[str, ...] = (), **fields: Any) -> FakeRun:
+        """Execution begins; `fields` replace those of `run_started`."""
         self.switch("executor_prepare", "plan")
-        self.journal.add("run_started", self, stage_id="executor_prepare", startup_class=startup_class)
+        told = {**STARTED, "startup_class": startup_class, **fields}
+        self.journal.add("run_started", self, stage_id="executor_prepare", **told)
         self.journal.add("cached", self, nodes=list(cached))
         return self
 
@@ -212,6 +213,12 @@ class FakeRun:
         self.journal.add("condition", self, source="process", missing=list(missing))
         return self
 
+    def columns(self, event_type: str, *rows: dict[str, Any], **fields: Any) -> FakeRun:
+        """A columnar event such as `device`, given row by row; `fields` are those that are no columns."""
+        names = list(rows[0]) if rows else []
+        self.journal.add(event_type, self, **{n: [row[n] for row in rows] for n in names}, **fields)
+        return self
+
     def grow(self, parent: str, graph: Any, results: tuple[str, ...] = ()) -> FakeRun:
         """`parent` expands into `graph`, given as in the constructor."""
         self.journal.add(
@@ -267,6 +274,13 @@ ACCEPTED: dict[str, Any] = {
     "seeds": [],
     "prompt_hash": "ab" * 32,
     "number_of_nodes": 0,
+}
+STARTED: dict[str, Any] = {
+    "startup_class": "warm",
+    "timing": "baseline",
+    "device": None,
+    "device_reason": "no device events in timing mode baseline",
+    "unseen": [],
 }
 ARTIFACT: dict[str, Any] = {
     "artifact": "/out/a.png",
