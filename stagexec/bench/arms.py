@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stagexec.bench.plan import Arm, Edit, Needs, Proof
+from stagexec.bench.plan import Edit, Needs, Proof
 
 Prompt = dict[str, Any]
 
@@ -118,7 +118,7 @@ def prove(
 
     The ledger's own evidence goes before the server's log; the first that is there decides.
     """
-    for kind in (_by_field, _by_row, _by_executed, _by_cached, _by_log):
+    for kind in (_by_diagnosis, _by_field, _by_row, _by_executed, _by_cached, _by_log):
         answer = kind(proof, manifest, run, log)
         if answer is not None:
             ok, evidence, found = answer
@@ -132,6 +132,19 @@ Answer = tuple[bool, str, Any] | None
 def _matches(pattern: str, value: Any) -> bool:
     text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
     return re.search(pattern, text) is not None
+
+
+def _by_diagnosis(
+    proof: Proof, manifest: Mapping[str, Any] | None, run: Mapping[str, Any], log: str
+) -> Answer:
+    if proof.diagnosis is None:
+        return None
+    said = [d["says"] for d in run.get("diagnoses", ()) if re.fullmatch(proof.diagnosis, d["name"])]
+    return (
+        (any(_matches(proof.value, s) for s in said), "the run's diagnosis", "; ".join(said))
+        if said
+        else None
+    )
 
 
 def _by_field(proof: Proof, manifest: Mapping[str, Any] | None, run: Mapping[str, Any], log: str) -> Answer:

@@ -36,7 +36,8 @@ class ServerDied(Exception):
 class Launch:
     """How a server is started. `base` is a scratch folder: output, input, temp, user and models go there.
 
-    Each of `custom_nodes` is a node pack (a folder with an __init__.py) or a folder of packs.
+    Each of `custom_nodes` is a node pack (a folder with an __init__.py) or a folder of packs. Each folder in
+    `models` is a kind of model of its own, as in the host's folder of that name.
     """
 
     comfyui: Path
@@ -47,6 +48,7 @@ class Launch:
     ledger: Path | None = None
     checkpoints: Path | None = None
     custom_nodes: Sequence[Path] = ()
+    models: Path | None = None
     port: int | None = None
     hash_seed: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
@@ -195,8 +197,12 @@ def prepare_folders(launch: Launch) -> None:
     for name in ("custom_nodes", "input", "models", "output", "temp", "user"):
         (launch.base / name).mkdir(parents=True, exist_ok=True)
     section: dict[str, str] = {}
+    if launch.models is not None and launch.models.is_dir():
+        section |= {kind.name: str(kind) for kind in sorted(launch.models.iterdir()) if kind.is_dir()}
     if launch.checkpoints is not None:
-        section["checkpoints"] = str(launch.checkpoints)
+        section["checkpoints"] = "\n".join(
+            filter(None, (section.get("checkpoints"), str(launch.checkpoints)))
+        )
     packs = [folder for folder in launch.custom_nodes if (folder / "__init__.py").is_file()]
     for pack in packs:
         ignore = shutil.ignore_patterns("__pycache__")

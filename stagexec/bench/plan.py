@@ -57,12 +57,14 @@ class Needs(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaul
 
 class Proof(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
     """How an arm proves that it was active. The first kind of evidence that is there decides:
-    a `field` of the condition's manifest, a `row` of the ledger, a class `executed`, a line of the `log`.
+    a `diagnosis` of the run (a regular expression of its name), a `field` of the condition's manifest, a
+    `row` of the ledger, a class `executed`, whether nodes were `cached`, a line of the `log`.
 
-    `value` is a regular expression that field or row must match; `log` is one for a line of the log.
+    `value` is a regular expression that diagnosis, field or row must match; `log` is one for the log.
     """
 
     what: str
+    diagnosis: str | None = None
     field: str | None = None
     row: str | None = None
     value: str = ""
@@ -276,9 +278,10 @@ def _arm_complaints(place: list[str | int], edits: list[Edit], proofs: list[Proo
     for edit in edits:
         found += [([*place, "edits"], what) for what in _edit_complaints(edit)]
     for proof in proofs:
-        if not (proof.field or proof.row or proof.executed or proof.log or proof.cached is not None):
+        named = (proof.diagnosis, proof.field, proof.row, proof.executed, proof.log)
+        if not any(named) and proof.cached is None:
             found.append(([*place, "active"], f"proof {proof.what!r} names no evidence"))
-        for pattern in filter(None, (proof.value, proof.log)):
+        for pattern in filter(None, (proof.value, proof.log, proof.diagnosis)):
             try:
                 re.compile(pattern)
             except re.error as error:

@@ -17,8 +17,8 @@ from stagexec.bench.results import Record, Results, complete
 
 KEPT = (
     "run_id", "prompt_id", "condition_id", "outcome", "cause", "error_stage", "error_node", "startup_class",
-    "executor", "timing", "accepted_wall", "total_ns", "device_ns", "device_reason", "stages", "device_stages",
-    "wasted_ns", "wasted_kind", "host_version", "executed_nodes", "cached_nodes", "cached_in_run", "memory",
+    "executor", "timing", "accepted_wall", "total_ns", "device_ns", "device_reason", "stages",
+    "device_stages", "wasted_ns", "wasted_kind", "host_version", "executed_nodes", "cached_nodes", "cached_in_run", "memory",
     "nvml", "until", "error",
 )  # fmt: skip
 """What a raw run keeps of the object of `show`; the rest stays in the ledger."""
@@ -142,9 +142,7 @@ class Bench:
         by_name = {arm.name: arm for arm in taking_part}
         together = state.launch_each or len(set(keys.values())) <= self.plan.servers
         plan = schedule.rounds(names, unit.pairs, self.plan.seed, unit.name, self.plan.chunk, together)
-        self._note_once("order", unit=unit.name, seed=self.plan.seed, rounds=[
-            {"pairs": list(r.pairs), "orders": [list(o) for o in r.orders], "interleaved": r.together} for r in plan
-        ])  # fmt: skip
+        self._note_once("order", unit=unit.name, seed=self.plan.seed, rounds=[_told_round(r) for r in plan])
         for block in plan:
             for pair, name in turns(block):
                 key = (unit.name, name, pair)
@@ -169,7 +167,7 @@ class Bench:
     # --- one measure ---
 
     def _measure(self, turn: Turn) -> None:
-        """All runs of one pair of one arm, again until they are in the right state or the tries are used up."""
+        """All runs of one pair of one arm, again until they are in the right state or tries are used up."""
         why = "no try was made"
         attempt = self._tried(turn)
         last = attempt + self.plan.budget.attempts
@@ -238,7 +236,8 @@ class Bench:
         return seat.session.submit(prompt, turn.unit.until), prompt
 
     def _collect(
-        self, turn: Turn, seat: Seat, step: units.Step, prompt_id: str, prompt: arms.Prompt, role: str, attempt: int
+        self, turn: Turn, seat: Seat, step: units.Step, prompt_id: str, prompt: arms.Prompt, role: str,
+        attempt: int,
     ) -> tuple[Record, Observed]:  # fmt: skip
         observed = seat.session.result(prompt_id, self.plan.budget.run_seconds)
         return self._keep(turn, seat.number, step, observed, prompt, role, attempt), observed
@@ -382,6 +381,11 @@ class Bench:
         """A note that an earlier sitting may have made already."""
         if not any(note["kind"] == kind and facts.items() <= note.items() for note in self.results.notes):
             self._note(kind, **facts)
+
+
+def _told_round(block: schedule.Round) -> Record:
+    orders = [list(order) for order in block.orders]
+    return {"pairs": list(block.pairs), "orders": orders, "interleaved": block.together}
 
 
 def _told(answer: Record) -> str:

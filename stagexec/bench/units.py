@@ -139,7 +139,7 @@ def _is_recomputed(run: Mapping[str, Any], prompt: Mapping[str, Any]) -> str | N
     if not seeds:
         return "the workflow has no seed that would make the host compute anew"
     left = sorted(wanted - _executed(run))
-    if left and not run.get("until"):
+    if left:
         return f"nodes {', '.join(left)} were not executed"
     return None
 
@@ -167,7 +167,7 @@ def _is_uncached(run: Mapping[str, Any], _prompt: Mapping[str, Any]) -> str | No
     if hits:
         return f"nodes {', '.join(hits)} came from the cache"
     left = sorted(set(run["expected_nodes"]) - _executed(run))
-    return f"nodes {', '.join(left)} were not executed" if left and not run.get("until") else None
+    return f"nodes {', '.join(left)} were not executed" if left else None
 
 
 _CHECKS = {
@@ -181,5 +181,7 @@ _CHECKS = {
 
 def beyond(until: str, run: Mapping[str, Any]) -> str | None:
     """Why a run did not end where it was asked to; None when nothing of it lies behind that point."""
+    if until != "delivery" and run.get("until") != until:
+        return f"the server did not take the stop point {until}"
     late = [stage for stage in AFTER.get(until, ()) if run["stages"].get(stage)]
     return f"the run went on into {', '.join(late)}" if late else None

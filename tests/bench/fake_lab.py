@@ -25,7 +25,8 @@ LOADER = {"1"}
 
 Speed = Callable[[str], float]
 Script = Mapping[tuple[str, int], str]
-"""(arm, number of its run counted from 0, over all its servers) -> die, hang, refuse, fail, cache or read."""
+"""(arm, number of its run counted from 0, over all its servers) -> die, hang, refuse, fail, cache, read or
+deaf (to the stop point)."""
 
 
 class FakeLab:
@@ -78,7 +79,7 @@ class FakeSession:
         self.loaded = False
         self.cache_none = cache_none
         self.known: set[str] = set()
-        self.waiting: list[tuple[str, dict[str, Any], str]] = []
+        self.waiting: list[tuple[str, dict[str, Any], str, str]] = []
         self.closed = False
 
     def submit(self, prompt: dict[str, Any], until: str) -> str:
@@ -89,7 +90,7 @@ class FakeSession:
         if fault == "refuse":
             raise ArmFailed("the server refused the workflow: node 3 KSampler: Value not in list")
         prompt_id = f"{self.arm}-{number}"
-        self.waiting.append((prompt_id, prompt, fault))
+        self.waiting.append((prompt_id, prompt, fault, until))
         self.lab.asked.append((self.arm, prompt["3"]["inputs"]["seed"], until))
         return prompt_id
 
@@ -99,10 +100,11 @@ class FakeSession:
             self.lab.interrupt_after -= 1
             if self.lab.interrupt_after < 0:
                 raise KeyboardInterrupt
-        prompt, fault = next((p, f) for i, p, f in self.waiting if i == prompt_id)
+        _, prompt, fault, until = next(one for one in self.waiting if one[0] == prompt_id)
         if fault == "hang":
             raise SessionLost(f"no end of the run in {seconds:.0f} s")
         run = self._run(prompt_id, prompt, fault)
+        run["until"] = None if until == "delivery" or fault == "deaf" else until
         if fault == "die":
             run["outcome"], run["cause"] = "lost", "process_died"
             raise SessionLost("the server ended with code 3", Observed(run))

@@ -246,7 +246,9 @@ def test_an_arm_that_is_not_active_is_found_out_before_its_second_counted_run(tm
 
 
 def test_every_session_of_an_arm_is_proved_once(tmp_path: Path) -> None:
-    one = bench(tmp_path / "r", "servers = 1\n" + PROVED.split('[[arm]]\nname = "b"', maxsplit=1)[0] + UNIT, FakeLab())
+    one = bench(
+        tmp_path / "r", "servers = 1\n" + PROVED.split('[[arm]]\nname = "b"', maxsplit=1)[0] + UNIT, FakeLab()
+    )
     proved = [note["session"] for note in notes(one, "proof")]
     assert proved == sorted(set(proved))
     assert set(proved) == {note["number"] for note in notes(one, "session")}
@@ -311,7 +313,9 @@ def test_a_used_up_budget_stops_between_runs_and_says_so(tmp_path: Path) -> None
 
 
 def test_the_end_of_a_run_is_asked_for_and_one_that_goes_on_is_not_counted(tmp_path: Path) -> None:
-    lab = FakeLab(speed={"as it is": {}})
+    lab = FakeLab(script={("as it is", 5): "deaf"})
     one = bench(tmp_path / "r", UNIT + 'until = "native"\n', lab)
     assert {until for _, _, until in lab.asked} == {"native"}
     assert len(counted(one)) == 10
+    (wrong,) = [run for run in one.results.runs if not run["right_state"]]
+    assert wrong["why"] == "the server did not take the stop point native"
