@@ -141,7 +141,10 @@ class Keys:
         self._locals: dict[str, Local | None] = {}
         self._made: dict[str, bytes] = {}
         self._order: list[str] = []
+        self._cyclic: set[str] = set()
         self._nan: set[str] = set()
+        self.missing: set[str] = set()
+        """What was linked to and is not there: digests above it hold only until it comes."""
         self._unique: set[str] = set()
         self._first: dict[bytes, str] = {}
         self._likeness: Likeness | None = None
@@ -162,30 +165,24 @@ class Keys:
     def local(self, node_id: str) -> Local | None:
         """A node's Local, from memory after the first time."""
         if node_id not in self._locals:
-            self._locals[node_id] = self._local_of(node_id)
+            found = self._locals[node_id] = self._local_of(node_id)
+            if found is None:
+                self.missing.add(node_id)
         return self._locals[node_id]
 
     def _make_from(self, root: str) -> None:
         """Depth first with an explicit stack; a node is made after its inputs. A cycle is walked whole."""
         entered: set[str] = {root}
         stack: list[tuple[str, Any]] = [(root, self._inputs(root))]
-        cyclic: list[str] = []
-        on_path = {root}
         while stack:
             node_id, inputs = stack[-1]
             for child in inputs:
-                if child in self._made:
-                    continue
-                if child in on_path:
-                    cyclic.append(node_id)
-                elif child not in entered:
+                if child not in entered and child not in self._made:
                     entered.add(child)
-                    on_path.add(child)
                     stack.append((child, self._inputs(child)))
                     break
             else:
                 stack.pop()
-                on_path.discard(node_id)
                 self._finish(node_id)
 
     def _inputs(self, node_id: str) -> Any:
@@ -199,9 +196,8 @@ class Keys:
             self._keep(node_id, unique_digest())
             return
         children = list(dict.fromkeys(child for child, _ in local.links))
-        if any(
-            child not in self._made for child in children
-        ):  # a cycle: only the whole of it can be compared
+        if any(child not in self._made or child in self._cyclic for child in children):
+            self._cyclic.add(node_id)  # a cycle above: only the whole of it can be compared
             self._keep(node_id, self._walk(node_id))
             return
         if any(child in self._unique for child in children):
@@ -309,9 +305,7 @@ async def fingerprints(
     for root in node_ids:
         if root in known:
             continue
-        order = []
-        known.add(root)
-        order.append(root)
+        order = [root]  # in a cycle the walk comes by the root once more, as the host's does
         stack = [iter(inputs_of(root))]
         while stack:
             child = next((one for one in stack[-1] if one not in known), None)
@@ -321,5 +315,6 @@ async def fingerprints(
             known.add(child)
             order.append(child)
             stack.append(iter(inputs_of(child)))
+        known.add(root)
         for node_id in order:
             await ask(node_id)

@@ -54,8 +54,16 @@ class PromptKeys:
     async def make(self, node_ids: list[str], with_id: bool) -> None:
         """Make the digests of these nodes."""
         self.with_id = with_id
+        if any(map(self.dynprompt.has_node, self.keys.missing)):
+            self._start_anew()
         await fingerprints(node_ids, self._sources, self._ask, self._asked)
         self.keys.make(node_ids)
+
+    def _start_anew(self) -> None:
+        """An expansion has brought a node that was linked to before it was there. Answers are not asked again."""
+        self.keys = Keys(self._local)
+        self._asked.clear()
+        self._links.clear()
 
     async def _ask(self, node_id: str) -> None:
         if self.dynprompt.has_node(node_id):
