@@ -109,6 +109,7 @@ class Child:
                 same = other.visit == self.visit and other.command.target == self.command.target
                 if same and other is not self and other.failure is not None:
                     other.failure.recovered = True
+                    self.run.mark("child_recovered", {"pid": other.pid, "by_pid": self.pid}, visit=self.visit)
 
     def looked(self, popen: Any) -> None:
         """The pack has waited or polled: when the process is over, so is its segment."""
@@ -182,7 +183,7 @@ class Child:
             **self._progress(),
         }
         if self.failure is not None:
-            found |= {"phase": self.failure.phase, "recovered": self.failure.recovered}
+            found["phase"] = self.failure.phase
         if live.record_text:
             found["command"] = list(self.command.words)
         return found
