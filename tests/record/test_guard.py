@@ -26,7 +26,12 @@ for one in pkgutil.walk_packages(stagexec.__path__, "stagexec."):
 TOURED = (
     "stagexec.delivery.closing",
     "stagexec.executor.",
-    "stagexec.host.",
+    "stagexec.host.hooks",
+    "stagexec.host.node_stage",
+    "stagexec.host.probes",
+    "stagexec.host.restart",
+    "stagexec.host.visits",
+    "stagexec.host.wrap",
     "stagexec.public",
     "stagexec.record.live",
     "stagexec.record.run",
