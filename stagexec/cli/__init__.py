@@ -13,6 +13,8 @@ VERBS = {
     "runs": "List the runs of the ledger.",
     "show": "Show one run in full.",
     "diff": "Say what made one run faster than another.",
+    "failures": "Say how often runs fail, where, and what that costs.",
+    "plan": "Say what a faster stage would bring.",
     "audit": "Look for contradictions in the journal.",
     "profile": "Arm a profile for the next run.",
     "export": "Write runs in the formats of other tools.",

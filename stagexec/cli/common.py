@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
 
 from stagexec.reading import store
 from stagexec.reading.runs import Run
+
+if TYPE_CHECKING:
+    from stagexec.reading.relation import Runs
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -57,6 +61,27 @@ def load(ledger: str | None) -> store.Store:
     if not loaded.runs:
         click.echo(f"stagexec: no runs in {folder}", err=True)
     return loaded
+
+
+@contextlib.contextmanager
+def relation(ledger: str | None) -> Iterator[Runs]:
+    """The runs of a ledger folder, or of Parquet files named by a path, glob or URL, as a relation."""
+    from stagexec.reading import relation as of
+
+    try:
+        if ledger is not None and of.is_files(ledger):
+            with of.of_files(ledger) as found:
+                yield found
+            return
+    except of.CannotRead as error:
+        raise BadInput(str(error)) from None
+    with of.of_ledger(ledger_path(ledger)) as found:
+        for problem in found.problems:
+            click.echo(f"stagexec: {problem}", err=True)
+        if found.torn:
+            text = "lines of the journal were left out; `stagexec audit` names them"
+            click.echo(f"stagexec: {found.torn} {text}", err=True)
+        yield found
 
 
 def find(loaded: store.Store, name: str) -> Run:

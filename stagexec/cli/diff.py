@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from stagexec.answers.explain import explain
+from stagexec.answers.diff import diff
 from stagexec.cli import common
 
 
@@ -14,12 +14,13 @@ from stagexec.cli import common
 @common.ledger_option
 @common.json_option
 def command(run_a: str, run_b: str, ledger: str | None, as_json: bool) -> None:
-    """Say what made RUN_B faster or slower than RUN_A."""
+    """Say what made RUN_B faster or slower than RUN_A, and what else differs."""
     loaded = common.load(ledger)
-    found = explain(common.find(loaded, run_a), common.find(loaded, run_b))
+    a, b = common.find(loaded, run_a), common.find(loaded, run_b)
+    found = diff(a, b, common.ledger_path(ledger), loaded.runs)
     if as_json:
         common.print_json(found)
         return
-    from stagexec.views import text
+    from stagexec.views import reports, text
 
-    text.print_difference(text.console(), found)
+    reports.print_comparison(text.console(), found)

@@ -5,14 +5,20 @@ from __future__ import annotations
 import datetime
 import re
 import time
+from typing import Any
 
 import click
 
 from stagexec import stages as sets
 from stagexec.cli import common
-from stagexec.reading import rows
+from stagexec.reading.table import summary_of
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])\Z")
+SHOWN = 50
+"""So many runs are shown to a person who asks for no number: a screen, not a million lines."""
+
+COUNT = "SELECT count(*) AS count FROM runs WHERE {where}"
+
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
@@ -36,18 +42,40 @@ def since_ns(text: str, now_ns: int) -> int:
 @common.json_option
 @click.option("--since", metavar="TIME", help="Only runs accepted since: 30m, 2h, 7d, or an ISO date.")
 @click.option("--outcome", type=click.Choice(sets.OUTCOMES), multiple=True, help="Only runs that ended so.")
-def command(ledger: str | None, as_json: bool, since: str | None, outcome: tuple[str, ...]) -> None:
-    """List the runs of the ledger, oldest first."""
-    start = None if since is None else since_ns(since, time.time_ns())
-    found = common.load(ledger).runs
-    if start is not None:
-        found = [run for run in found if (rows.accepted_wall_ns(run) or 0) >= start]
-    if outcome:
-        found = [run for run in found if run.outcome in outcome]
-    table = [rows.summary(run) for run in found]
+@click.option("--limit", type=click.IntRange(min=1), help=f"Only the newest so many; {SHOWN} without --json.")
+def command(
+    ledger: str | None, as_json: bool, since: str | None, outcome: tuple[str, ...], limit: int | None
+) -> None:
+    """List the runs of the ledger, oldest first.
+
+    LEDGER may also be a glob or URL of Parquet files that `stagexec export --parquet` wrote.
+    """
+    where, values = condition(since, outcome)
+    newest = limit or (None if as_json else SHOWN)
+    with common.relation(ledger) as runs:
+        table = [summary_of(row) for row in runs.rows(where, values, newest)]
+        count = len(table) if newest is None else runs.ask(COUNT.format(where=where), values)[0]["count"]
+    if not count:
+        click.echo("stagexec: no such runs", err=True)
     if as_json:
         common.print_json(table)
     elif table:
         from stagexec.views import text
 
-        text.print_runs(text.console(), table)
+        out = text.console()
+        text.print_runs(out, table)
+        if count > len(table):
+            out.print(f"and {count - len(table)} earlier runs (--limit shows more, --json all)")
+
+
+def condition(since: str | None, outcome: tuple[str, ...]) -> tuple[str, list[Any]]:
+    """The runs that were asked for, as SQL with its values."""
+    where: list[str] = ["true"]
+    values: list[Any] = []
+    if since is not None:
+        where.append("accepted_wall_ns >= ?")
+        values.append(since_ns(since, time.time_ns()))
+    if outcome:
+        where.append(f"outcome IN ({', '.join('?' * len(outcome))})")
+        values += outcome
+    return " AND ".join(where), values

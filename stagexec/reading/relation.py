@@ -45,6 +45,30 @@ class Runs:
         names = [column[0] for column in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
+    def find(self, name: str) -> dict[str, Any]:
+        """The row of the run named by its id, a unique prefix of it, a prompt_id, `last` or `last~N`.
+
+        Raises store.NoSuchRun with a one-line text.
+        """
+        counted = store.LAST.match(name)
+        if counted:
+            back = int(counted[1] or 0)
+            found = self.rows(newest=back + 1)
+            if len(found) <= back:
+                raise store.NoSuchRun(
+                    f"{name}: there are only {len(found)} runs" if found else "there are no runs yet"
+                )
+            return found[0]
+        found = self.rows("run_id = $1 OR prompt_id = $1", [name])
+        if not found and name:
+            found = self.rows("starts_with(run_id, $1)", [name])
+        if not found:
+            raise store.NoSuchRun(f"no run has the id, id prefix or prompt_id {name!r}")
+        if len(found) > 1:
+            some = ", ".join(row["run_id"] for row in found[:5]) + (", …" if len(found) > 5 else "")
+            raise store.NoSuchRun(f"{name!r} names {len(found)} runs: {some}")
+        return found[0]
+
 
 def is_files(ledger: str | None) -> bool:
     """Whether a ledger is named by a pattern or address of Parquet files."""

@@ -11,7 +11,7 @@ from stagexec.reading.fold import Alive, fold
 from stagexec.reading.journal import Problem, sources
 from stagexec.reading.runs import Run
 
-_LAST = re.compile(r"last(?:~(\d+))?\Z")
+LAST = re.compile(r"last(?:~(\d+))?\Z")
 
 
 class NoSuchRun(LookupError):
@@ -32,7 +32,7 @@ class Store:
         """
         if not self.runs:
             raise NoSuchRun("the ledger has no runs yet")
-        counted = _LAST.match(name)
+        counted = LAST.match(name)
         if counted:
             back = int(counted[1] or 0)
             if back >= len(self.runs):

@@ -1,0 +1,100 @@
+"""Amdahl's bounds against figures worked out by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from stagexec.answers.amdahl import plan
+from stagexec.cli import command
+from stagexec.reading import table
+from stagexec.reading.store import load
+from tests.reading.fake_journal import MS, FakeJournal, FakeRun, S, reseeded_run
+
+
+def row(sampling_ns: int, rest_ns: int, lower_bound: bool = False) -> dict[str, object]:
+    cells = dict(zip(table.STAGE_NAMES, table.stage_cells({}), strict=True))
+    cells.update(sampling_ns=sampling_ns, model_load_residency_ns=rest_ns)
+    facts = {"condition_id": "c", "timing": "baseline", "lower_bound": lower_bound}
+    return {**facts, **cells, "total_ns": sampling_ns + rest_ns}
+
+
+def test_a_stage_of_three_quarters_twice_as_fast_gives_one_point_six() -> None:
+    found = plan([row(750, 250)], {"sampling": 2.0}, "r")
+    assert found.speedups[0].speedup == pytest.approx(1.6)
+    assert found.speedups[0].total_ns == 625
+    assert {s.stage: s.limit for s in found.stages}["sampling"] == pytest.approx(4.0)
+
+
+def test_speed_ups_of_two_stages_are_taken_together() -> None:
+    found = plan([row(750, 250)], {"sampling": 3.0, "model_load_residency": 5.0}, "r")
+    assert found.combined is not None
+    assert found.combined.speedup == pytest.approx(1 / (0.25 + 0.05))
+
+
+def test_a_stage_that_is_everything_has_no_limit() -> None:
+    assert plan([row(10, 0)], {}, "r").stages[-1].limit is None
+
+
+def test_over_runs_of_a_condition_the_middle_counts() -> None:
+    found = plan([row(100, 100), row(300, 100), row(900, 100)], {"sampling": 1e9}, "r")
+    assert (found.runs, found.total_ns) == (3, 400)
+    assert {s.stage: s.share for s in found.stages}["sampling"] == pytest.approx(0.75)
+    assert any("P50 over 3 runs" in note for note in found.notes)
+
+
+def test_paged_weights_make_residency_a_lower_bound() -> None:
+    found = plan([row(750, 250, lower_bound=True)], {}, "r")
+    assert {s.stage: s.lower_bound for s in found.stages}["model_load_residency"]
+    assert any("lower bound" in note for note in found.notes)
+
+
+def test_a_stage_without_time_cannot_be_sped_up() -> None:
+    with pytest.raises(ValueError, match="vae_decode: no time was spent there"):
+        plan([row(750, 250)], {"vae_decode": 2.0}, "r")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    journal = FakeJournal().head()
+    for number, sampling in enumerate((100, 300, 200)):
+        run = reseeded_run(journal, f"run{number}", sampling * MS)
+        run.know_condition("ab" * 32)
+    journal.write(tmp_path)
+    return tmp_path
+
+
+def test_the_verb_takes_many_speed_ups_and_pools_one_condition(ledger: Path) -> None:
+    words = ["plan", "last", "--ledger", str(ledger), "--json", "--speedup", "sampling=2"]
+    one = json.loads(CliRunner().invoke(command, words).stdout)
+    assert one["runs"] == 1
+    assert {s["stage"]: s["ns"] for s in one["stages"]}["sampling"] == 200 * MS
+    many = json.loads(
+        CliRunner().invoke(command, [*words, "--condition", "--speedup", "vae_decode=4"]).stdout
+    )
+    assert many["runs"] == 3
+    assert [s["stage"] for s in many["speedups"]] == ["sampling", "vae_decode"]
+    assert "P50" in CliRunner().invoke(command, [*words[:-3], "--condition"]).stdout
+
+
+@pytest.mark.parametrize(
+    "wrong", ["sampling", "sampling=", "sampling=0", "sampling=-1", "cooking=2", "sampling=nan"]
+)
+def test_a_speed_up_that_makes_no_sense_is_refused_in_one_line(ledger: Path, wrong: str) -> None:
+    done = CliRunner().invoke(command, ["plan", "last", "--ledger", str(ledger), "--speedup", wrong])
+    assert done.exit_code == 2
+    assert "STAGE=K" in done.output
+
+
+def test_other_lanes_in_the_same_stage_are_named(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    run = FakeRun(journal, "aaaa").start()
+    run.visit(1, "1", "X", [("sampling", S)]).spans(("task:1", "sampling", "s", 1, 0, 300 * MS))
+    run.execute().close()
+    journal.write(tmp_path)
+    (loaded,) = load(tmp_path).runs
+    found = plan([table.flat(loaded)], {}, loaded.run_id, loaded)
+    assert any("sampling also ran for 300 ms on other lanes" in note for note in found.notes)
