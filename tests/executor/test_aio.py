@@ -246,6 +246,30 @@ def test_a_cancel_reaches_the_node_and_may_be_swallowed_by_it(run: Run) -> None:
     assert run.ledger.depth() == 0
 
 
+def test_a_cancel_before_the_first_step_or_at_a_bare_yield_reaches_the_node(run: Run) -> None:
+    heard = []
+
+    async def node(yields: bool) -> None:
+        heard.append(f"began {yields}")
+        try:
+            await asyncio.sleep(0)
+            heard.append("went on")
+        except asyncio.CancelledError:
+            heard.append("cancelled")
+            raise
+
+    async def main() -> Any:
+        before = node_task(run, "a", "postprocess", node(False))
+        before.cancel()
+        amid = node_task(run, "b", "postprocess", node(True))
+        asyncio.get_running_loop().call_soon(amid.cancel)
+        return await asyncio.gather(before, amid, return_exceptions=True)
+
+    results = execute(run, main)
+    assert [type(one) for one in results] == [asyncio.CancelledError] * 2
+    assert heard == ["began True", "cancelled"]
+
+
 def test_an_exception_thrown_into_a_waiting_node_is_its_own(run: Run) -> None:
     async def node() -> str:
         failing: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -228,3 +228,12 @@ def test_a_segment_belongs_to_the_visit_in_which_it_was_entered(ledger: Ledger) 
     assert [open_[3] for open_, _ in ledger.pending] == [None, 1, None]
     assert ledger.open is not None
     assert ledger.open[3] == 2
+
+
+def test_a_stage_that_is_reopened_belongs_to_its_own_visit_and_seam_still(ledger: Ledger) -> None:
+    ledger.visit = 1
+    ledger.enter("node_other", "Sampler", "outer")
+    depth = ledger.enter("sampling", None, "inner")
+    ledger.visit = 2
+    ledger.leave(depth)
+    assert label(ledger.open) == ("node_other", "Sampler", 1, "outer")
