@@ -86,7 +86,9 @@ def memory_sawtooth(run: Run, _same: Sequence[Run]) -> list[Diagnosis]:
     if cycles < FEWEST_CYCLES:
         return []
     says = f"allocated device memory fell and rose {cycles} times by a quarter of its {size(most)} or more"
-    rule = f"at least {FEWEST_CYCLES} falls of {percent(SWING)} of the highest reading, each followed by a rise"
+    rule = (
+        f"at least {FEWEST_CYCLES} falls of {percent(SWING)} of the highest reading, each followed by a rise"
+    )
     figures = {"cycles": cycles, "highest_bytes": most, "lowest_bytes": min(readings)}
     return [_problem("memory_sawtooth", says, rule, figures)]
 
@@ -118,7 +120,11 @@ def host_device_ratio(run: Run, _same: Sequence[Run]) -> list[Diagnosis]:
         ratio = host_ns / device_ns
         if RATIO_LOW < ratio < RATIO_HIGH:
             continue
-        why = "it waits for device work of earlier stages" if ratio > 1 else "its work is awaited in a later stage"
+        why = (
+            "it waits for device work of earlier stages"
+            if ratio > 1
+            else "its work is awaited in a later stage"
+        )
         says = f"{stage}: host {human(host_ns)}, device {human(device_ns)}; {why}"
         rule = f"host time ÷ device time of a stage outside {RATIO_LOW:.2f} to {RATIO_HIGH}"
         figures = {"stage": stage, "host_ns": host_ns, "device_ns": device_ns, "ratio": ratio}
@@ -185,7 +191,9 @@ def recompiles(run: Run, same: Sequence[Run]) -> list[Diagnosis]:
     graphs = counts["unique_graphs"]
     if not graphs:
         return []
-    before = [one for one in same if started_ns(one) < started_ns(run) and same_graph(one, run) and worked(one)]
+    before = [
+        one for one in same if started_ns(one) < started_ns(run) and same_graph(one, run) and worked(one)
+    ]
     rule = "dynamo's count of unique graphs grew during the run"
     figures = {**counts, "runs_before": len(before)}
     if before:
@@ -232,10 +240,13 @@ def nonfinite(run: Run, _same: Sequence[Run]) -> list[Diagnosis]:
         return []
     nodes = sorted({one.first_bad for one in bad if one.first_bad is not None})
     classes = Graph(run).class_of
-    stage_of = {v.node_id: v.class_stage for v in run.visits()}
+    times = derive.visit_times(run)
+    sampled = {v.node_id for v in run.visits() if v.visit in times and "sampling" in times[v.visit].stages}
     first = [f"node {node} ({classes.get(node)})" for node in nodes]
-    latents = [node for node in nodes if stage_of.get(node) == "sampling"]
-    says = f"{len(bad)} files hold NaN or infinite values, first made by {', '.join(first) or 'an unknown node'}"
+    latents = [node for node in nodes if node in sampled]
+    says = (
+        f"{len(bad)} files hold NaN or infinite values, first made by {', '.join(first) or 'an unknown node'}"
+    )
     if latents:
         says += ": the latents were bad before they were decoded"
     rule = "tensors of the files are not finite; the first node whose outputs were not, in order of execution"
@@ -276,8 +287,10 @@ def worked(run: Run) -> bool:
 
 
 def samplings(run: Run) -> int:
-    """Visits that executed a sampler."""
-    return sum(v.kind == "executed" and v.class_stage == "sampling" for v in run.visits())
+    """Visits that executed and were in `sampling`, whatever their node's class stands for."""
+    times = derive.visit_times(run)
+    executed = (v.visit for v in run.visits() if v.kind == "executed")
+    return sum(number in times and "sampling" in times[number].stages for number in executed)
 
 
 def started_ns(run: Run) -> int:
