@@ -102,7 +102,11 @@ def test_a_missing_binary_is_encode_failed_in_phase_spawn(witness: Witness, colo
     seen = witness.run(encodes("StxFfmpegMissing", color))
     assert seen.ended == ("failed", "encode_failed")
     (mark,) = seen.marks("child_failed")
-    assert (mark["detail"]["phase"], mark["detail"]["exit_code"], mark["detail"]["pid"]) == ("spawn", None, None)
+    assert (mark["detail"]["phase"], mark["detail"]["exit_code"], mark["detail"]["pid"]) == (
+        "spawn",
+        None,
+        None,
+    )
 
 
 def test_frames_and_speed_come_from_the_progress_that_the_command_has(witness: Witness, color: int) -> None:

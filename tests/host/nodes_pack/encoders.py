@@ -41,7 +41,9 @@ class Encoder:
 
     @classmethod
     def INPUT_TYPES(cls):
-        return required(value=ANY, codec=("STRING", {"default": "mpeg4"}), count=NUMBER, filename_prefix=PREFIX)
+        return required(
+            value=ANY, codec=("STRING", {"default": "mpeg4"}), count=NUMBER, filename_prefix=PREFIX
+        )
 
 
 class StxFfmpegPipe(Encoder):
@@ -49,7 +51,9 @@ class StxFfmpegPipe(Encoder):
 
     def run(self, value, codec, count, filename_prefix):
         path, entry = new_file(filename_prefix, "mp4")
-        with subprocess.Popen(arguments(path, codec), stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        with subprocess.Popen(
+            arguments(path, codec), stdin=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
             try:
                 for frame in frames(count):
                     process.stdin.write(frame)
