@@ -108,9 +108,8 @@ def _unknown_conditions(ledger: pathlib.Path, a: Run, b: Run) -> list[str]:
     for name, run in (("A", a), ("B", b)):
         if run.condition_id is None:
             found.append(f"the condition of run {name} is not known")
-        elif run.condition_id != (b if run is a else a).condition_id:
-            if conditions.manifest(ledger, run.condition_id) is None:
-                found.append(f"the manifest of run {name}'s condition is not in this ledger")
+        elif a.condition_id != b.condition_id and conditions.manifest(ledger, run.condition_id) is None:
+            found.append(f"the manifest of run {name}'s condition is not in this ledger")
     return found
 
 

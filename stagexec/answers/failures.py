@@ -10,7 +10,7 @@ from typing import Any
 from stagexec.reading.relation import Runs
 
 FAILED = ("failed", "partial", "lost")
-"""Outcomes that count as failures. A cancel is a person's wish: it is counted apart and left out of the rate."""
+"""Outcomes that count as failures. A cancel is a person's wish: counted apart, and left out of the rate."""
 
 DELIVERED = ("success", "success_unverified")
 """Outcomes of runs that handed over everything they promised."""

@@ -1,0 +1,194 @@
+"""A report in one HTML file: it loads nothing from anywhere, so it can be mailed and kept.
+
+Needs plotly: pip install 'stagexec[html]'.
+"""
+
+from __future__ import annotations
+
+import html
+import pathlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from stagexec import stages as sets
+from stagexec.answers.diff import Comparison, diff
+from stagexec.answers.explain import COMPLETE
+from stagexec.answers.failures import FAILED, wilson
+from stagexec.answers.words import human, percent
+from stagexec.reading import derive, rows
+from stagexec.reading.runs import Run
+
+MOST_BARS = 200
+MOST_WATERFALLS = 20
+MOST_INTERVALS = 3000
+
+COLOURS = dict(
+    zip(
+        sets.STAGES,
+        (
+            *("#b8b8b8", "#8da0cb", "#e5954f", "#66c2a5", "#377eb8", "#984ea3", "#c9b458"),
+            *("#e377c2", "#d62728", "#8c564b", "#cccccc", "#7f7f7f", "#dddddd"),
+        ),
+        strict=True,
+    )
+)
+
+STYLE = """
+body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:1100px;padding:0 1rem;color:#222}
+h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2.2rem}table{border-collapse:collapse}
+td,th{padding:.2rem .8rem .2rem 0;text-align:left}td.n{text-align:right;font-variant-numeric:tabular-nums}
+.bad{color:#b00020}.dim{color:#666}
+"""
+
+
+class NoPlotly(Exception):
+    """plotly is not installed; one line."""
+
+
+def write(runs: Sequence[Run], path: pathlib.Path, ledger: pathlib.Path | None = None) -> int:
+    """Write the report of `runs`; its size in bytes. `ledger` has the manifests. Raises OSError, NoPlotly."""
+    data = page(runs, ledger).encode("utf-8", "backslashreplace")
+    path.write_bytes(data)
+    return len(data)
+
+
+def page(runs: Sequence[Run], ledger: pathlib.Path | None = None) -> str:
+    """The report as text. Raises NoPlotly."""
+    try:
+        import plotly.graph_objects as go
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise NoPlotly("the report needs plotly: pip install 'stagexec[html]'") from None
+    parts = [_head(runs), "<h2>Stages of each run</h2>", _figure(_bars(go, runs), "bars")]
+    parts.append(_failures(runs))
+    pair = first_and_second(runs)
+    if pair is not None:
+        parts.append(_comparison(go, diff(*pair, ledger, runs, "the first run", "the second run")))
+    shown = list(runs)[-MOST_WATERFALLS:]
+    for place, run in enumerate(shown):
+        title = f"Waterfall of run {run.run_id[:8]}"
+        parts += [f"<h2>{html.escape(title)}</h2>", _figure(_waterfall(go, run), f"waterfall{place}")]
+    if len(shown) < len(runs):
+        parts.append(f"<p class=dim>Waterfalls of the newest {len(shown)} runs of {len(runs)}.</p>")
+    # A browser would end the script at the first "</script" inside the library.
+    library = get_plotlyjs().replace("</script", "<\\/script")
+    policy = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
+    policy += "img-src data: blob:"
+    return (
+        "<!doctype html><html lang=en><head><meta charset=utf-8>"
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        f"<title>stagexec report</title><style>{STYLE}</style><script>{library}</script></head><body>"
+        f"{''.join(parts)}</body></html>"
+    )
+
+
+def _figure(figure: Any, name: str) -> str:
+    figure.update_layout(template="plotly_white", margin={"l": 60, "r": 20, "t": 20, "b": 50})
+    data = figure.to_json().replace("<", "\\u003c")
+    draw = f"var f={data};Plotly.newPlot('{name}',f.data,f.layout,{{displaylogo:false,responsive:true}});"
+    return f'<div id="{name}"></div><script>{draw}</script>'
+
+
+def _head(runs: Sequence[Run]) -> str:
+    count = Counter(run.outcome or "under way" for run in runs)
+    told = ", ".join(f"{n} {name}" for name, n in count.most_common()) or "no runs"
+    times = [rows.iso(rows.accepted_wall_ns(run)) for run in runs]
+    known = sorted(time for time in times if time is not None)
+    when = f"{known[0][:19]} to {known[-1][:19]} UTC" if known else ""
+    return f"<h1>stagexec: {len(runs)} runs</h1><p>{html.escape(told)}<br><span class=dim>{when}</span></p>"
+
+
+def _bars(go: Any, runs: Sequence[Run]) -> Any:
+    shown = list(runs)[-MOST_BARS:]
+    times = [derive.stage_times(run) for run in shown]
+    names = [run.run_id[:8] for run in shown]
+    figure = go.Figure()
+    for stage in dict.fromkeys([*sets.STAGES, *(stage for one in times for stage in one)]):
+        if any(stage in one for one in times):
+            seconds = [one.get(stage, 0) / 1e9 for one in times]
+            figure.add_bar(name=stage, x=names, y=seconds, marker_color=COLOURS.get(stage))
+    figure.update_layout(barmode="stack", yaxis_title="seconds", xaxis_type="category", height=460)
+    return figure
+
+
+def _waterfall(go: Any, run: Run) -> Any:
+    """Segments by stage over time; the longest ones where there are too many."""
+    segments = list(run.segments.rows())
+    if len(segments) > MOST_INTERVALS:
+        segments = sorted(segments, key=lambda row: row[2] - row[3])[:MOST_INTERVALS]
+    zero, classes = run.accepted_ns, {visit.visit: visit.class_type for visit in run.visits()}
+    figure = go.Figure()
+    for stage in dict.fromkeys(row[0] for row in segments):
+        mine = [row for row in segments if row[0] == stage]
+        figure.add_bar(
+            name=stage,
+            orientation="h",
+            y=[stage] * len(mine),
+            base=[(start - zero) / 1e9 for _, _, start, *_ in mine],
+            x=[(end - start) / 1e9 for _, _, start, end, *_ in mine],
+            text=[html.escape(str(classes.get(visit) or part or "")) for _, part, _, _, visit, _ in mine],
+            textposition="none",
+            hovertemplate="%{text}<br>from %{base:.4f} s, %{x:.4f} s<extra>%{y}</extra>",
+            marker_color=COLOURS.get(stage),
+        )
+    height = 120 + 28 * len({row[0] for row in segments})
+    figure.update_layout(
+        barmode="overlay", showlegend=False, height=height, xaxis_title="seconds since accepted"
+    )
+    figure.update_yaxes(autorange="reversed")
+    return figure
+
+
+def _failures(runs: Sequence[Run]) -> str:
+    counted = [run for run in runs if run.outcome not in (None, "cancelled")]
+    bad = [run for run in counted if run.outcome in FAILED]
+    low, high = wilson(len(bad), len(counted))
+    if low is None or high is None:
+        return "<h2>Failures</h2><p>No run has ended.</p>"
+    rate = f"{len(bad)} of {len(counted)} failed: {len(bad) / len(counted):.1%} ({low:.1%}–{high:.1%})"
+    groups: Counter[tuple[str, str, str]] = Counter()
+    for run in bad:
+        error = run.error
+        place = (run.cause, error.stage if error else None, error.node_class if error else None)
+        groups[tuple(str(one or "-") for one in place)] += 1  # type: ignore[index]
+    lines = "".join(
+        f"<tr>{''.join(f'<td>{html.escape(one)}</td>' for one in place)}<td class=n>{count}</td></tr>"
+        for place, count in groups.most_common()
+    )
+    head = "<tr><th>cause<th>stage<th>node class<th>runs</tr>"
+    return f"<h2>Failures</h2><p>{rate}</p>" + (f"<table>{head}{lines}</table>" if lines else "")
+
+
+def first_and_second(runs: Sequence[Run]) -> tuple[Run, Run] | None:
+    """The first good run and the next good one of the same process; None when there are no two."""
+    good = [run for run in runs if run.outcome in COMPLETE]
+    for place, run in enumerate(good):
+        for other in good[place + 1 :]:
+            if other.process is run.process:
+                return run, other
+    return None
+
+
+def _comparison(go: Any, found: Comparison) -> str:
+    figure = go.Figure()
+    moved = [one for one in found.stages if one.delta_ns]
+    figure.add_bar(
+        orientation="h",
+        y=[one.stage for one in moved],
+        x=[one.delta_ns / 1e9 for one in moved],
+        marker_color=[COLOURS.get(one.stage) for one in moved],
+    )
+    figure.update_layout(height=120 + 28 * len(moved), xaxis_title="seconds, second minus first")
+    lines = "".join(
+        f"<tr><td>{html.escape(one.stage)}</td><td class=n>{human(one.a_ns)}</td>"
+        f"<td class=n>{human(one.b_ns)}</td><td class=n>{human(one.delta_ns)}</td>"
+        f"<td class=n>{percent(one.share)}</td></tr>"
+        for one in found.stages
+    )
+    warnings = "".join(f"<p class=bad>{html.escape(warning)}</p>" for warning in found.warnings)
+    return (
+        f"<h2>First against second</h2><p>{html.escape(found.verdict)}</p>{warnings}"
+        f"{_figure(figure, 'difference')}<table><tr><th>stage<th>first<th>second<th>delta<th>share</tr>"
+        f"{lines}</table>"
+    )
