@@ -35,19 +35,22 @@ class Schedule:
         self._adding = 0
         self._feeds_output: set[str] = set()
         self._near_output: set[str] = set()
-        self._prefers: dict[str, tuple[bool, bool]] = {}
-        self._info: dict[str, dict[str, Any]] = {}
+        self._outputs: dict[str, bool] = {}
+        self._asyncs: dict[str, bool] = {}
+        self._types: dict[str, Any] = {}
+        self._info: dict[tuple[str, str], Any] = {}
 
     def get_input_info(self, unique_id: str, input_name: str) -> Any:
         """(type, category, options) of an input; a class is asked for its inputs once a prompt."""
         class_type = self.dynprompt.get_node(unique_id)["class_type"]
-        known = self._info.setdefault(class_type, {})
-        if input_name not in known:
-            if not known:
-                known[""] = self.api.nodes.NODE_CLASS_MAPPINGS[class_type].INPUT_TYPES()
+        found = self._info.get((class_type, input_name))
+        if found is None:
             class_def = self.api.nodes.NODE_CLASS_MAPPINGS[class_type]
-            known[input_name] = self.api.input_info(class_def, input_name, known[""])
-        return known[input_name]
+            if class_type not in self._types:
+                self._types[class_type] = class_def.INPUT_TYPES()
+            found = self.api.input_info(class_def, input_name, self._types[class_type])
+            self._info[class_type, input_name] = found
+        return found
 
     def add_node(self, node_unique_id: str, *args: Any, **kwargs: Any) -> Any:
         """Add a node and what it needs; new nodes are numbered in the order in which the host adds them."""
@@ -152,11 +155,12 @@ class Schedule:
     def _linked(self, source: str, target: str) -> None:
         self._waits_for.setdefault(target, []).append(source)
         moved = []
-        if self._is_first(target)[0] and source not in self._feeds_output:
+        if self._is_output(target) and source not in self._feeds_output:
             self._feeds_output.add(source)
             moved = [source]
             for node_id in self._waits_for.get(source, ()):
-                if node_id not in self._near_output:
+                # One that was done and came back since, evicted, need not lead here again.
+                if node_id not in self._near_output and source in self.blocking.get(node_id, ()):
                     self._near_output.add(node_id)
                     moved.append(node_id)
         if target in self._feeds_output and source not in self._near_output:
@@ -171,19 +175,26 @@ class Schedule:
             heapq.heappush(self._heap, (self._rank(node_id), number, node_id))
 
     def _rank(self, node_id: str) -> int:
-        if any(self._is_first(node_id)):
+        if self._is_output(node_id) or self._is_async(node_id):
             return OUTPUT
         if node_id in self._feeds_output:
             return FEEDS_OUTPUT
         return NEAR_OUTPUT if node_id in self._near_output else OTHER
 
-    def _is_first(self, node_id: str) -> tuple[bool, bool]:
-        """(is an output node, is async) of a node's class."""
+    def _is_output(self, node_id: str) -> bool:
         class_type = self.dynprompt.get_node(node_id)["class_type"]
-        found = self._prefers.get(class_type)
+        found = self._outputs.get(class_type)
         if found is None:
             class_def = self.api.nodes.NODE_CLASS_MAPPINGS[class_type]
-            output = getattr(class_def, "OUTPUT_NODE", False) == True  # noqa: E712 (as the host compares)
-            found = (output, inspect.iscoroutinefunction(getattr(class_def, class_def.FUNCTION)))
-            self._prefers[class_type] = found
+            found = getattr(class_def, "OUTPUT_NODE", False) == True  # noqa: E712 (as the host compares)
+            self._outputs[class_type] = found
+        return found
+
+    def _is_async(self, node_id: str) -> bool:
+        class_type = self.dynprompt.get_node(node_id)["class_type"]
+        found = self._asyncs.get(class_type)
+        if found is None:
+            class_def = self.api.nodes.NODE_CLASS_MAPPINGS[class_type]
+            found = inspect.iscoroutinefunction(getattr(class_def, class_def.FUNCTION))
+            self._asyncs[class_type] = found
         return found

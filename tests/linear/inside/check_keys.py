@@ -257,14 +257,14 @@ def assert_external_keys(host: Any, ours: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["classic", "large lru"])
-@examples(500)
+@examples(300)
 @given(pairs(), st.text("01", min_size=1, max_size=5))
 def test_a_second_prompt_hits_where_the_host_s_keys_hit(kind: str, pair: Any, stored: str) -> None:
     both(kind, pair, stored)
 
 
 @pytest.mark.parametrize("kind", ["lru", "ram", "null"])
-@examples(200)
+@examples(120)
 @given(pairs(), st.text("01", min_size=1, max_size=5))
 def test_three_prompts_evict_and_hit_as_on_the_host(kind: str, pair: Any, stored: str) -> None:
     both(kind, [*pair, pair[0]], stored)

@@ -26,7 +26,7 @@ import utils.extra_config  # noqa: F401 (main.py imports it first too: others ha
 import execution
 import nodes
 from comfy_execution import cache_provider  # noqa: F401 (for the check files)
-from comfy_execution.graph import DynamicPrompt  # noqa: F401 (likewise)
+from comfy_execution.graph import DynamicPrompt, NodeNotFoundError  # noqa: F401 (likewise)
 
 from stagexec.executor.keyset import MerkleKeySet
 from stagexec.executor.progress import CoalescedProgress
