@@ -274,7 +274,7 @@ def check_full_disk(full: Witness) -> None:
     assert [seen.ended for seen in (png, webp, mp4)] == [("failed", "disk_full")] * 3
     assert [seen.ledger["error_stage"] for seen in (png, webp, mp4)] == [
         "native_materialize",
-        "native_materialize",
+        "encode_mux",
         "encode_mux",
     ]
     assert [(one["orphan"], one["state"]) for one in png.ledger["artifacts"]] == [(True, "verified")] * 2
@@ -282,7 +282,7 @@ def check_full_disk(full: Witness) -> None:
     assert (Path(cut["path"]).name, cut["orphan"], cut["state"]) == ("mp4_00001_.mp4", True, "corrupt")
     assert cut["bytes"] == limit
     assert png.stage_ms("native_materialize") > 1
-    assert webp.stage_ms("native_materialize") > 1
+    assert webp.stage_ms("encode_mux") > 1
     assert mp4.stage_ms("encode_mux") > 10
     assert mp4.ledger["wasted_ns"] >= mp4.ledger["stages"]["encode_mux"]
     assert good.ended == ("success", None)
@@ -310,7 +310,7 @@ def test_the_command_prints_what_the_reader_says(witness: Witness, color: int) -
     assert (row["outcome"], row["cause"], row["error_node"]) == ("partial", "node_exception", "4")
     assert row["total_ns"] == sum(row["stages"].values()) == seen.ledger["total_ns"]
     assert (row["executor"], row["host_version"]) == ("native", "0.30.0")
-    assert shown == seen.ledger
+    assert {name: shown[name] for name in seen.ledger} == seen.ledger
 
 
 def test_audit_of_the_real_ledger_passes(witness: Witness, color: int) -> None:
