@@ -11,7 +11,6 @@ import threading
 from typing import Any
 
 from stagexec.record import clock
-from stagexec.record.guard import guarded
 
 SMALL = 200
 """Touched nodes up to which every state is sent."""
@@ -108,7 +107,6 @@ class CoalescedProgress:
         self._timer.daemon = True
         self._timer.start()
 
-    @guarded
     def _overdue(self) -> None:
         """Nothing has followed for a while, as in a long node: send what was held back."""
         with self._lock:
