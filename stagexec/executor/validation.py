@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import inspect
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
@@ -95,20 +96,39 @@ class Path(list[str]):
 def make_validate_inputs(original: Callable[..., Any], takes_path: bool) -> Callable[..., Any]:
     """`execution.validate_inputs` for a host whose own calls it by its global name for each linked node.
 
-    `takes_path`: the host hands down the list of nodes in validation as a fifth argument.
+    `takes_path`: the host hands down the list of nodes in validation as a fifth argument, and so finds a cycle.
+    Without it the host finds one by RecursionError; here that is raised when a node is asked for within itself.
     """
+    validate_node = original if takes_path else _once_within_itself(original)
 
     @functools.wraps(original)
     async def validate_inputs(*args: Any, **kwargs: Any) -> Any:
         task = asyncio.current_task()
         if _driven.get() is task:
-            return await Ask(original(*args, **kwargs))
+            return await Ask(validate_node(*args, **kwargs))
         if takes_path and len(args) < 5 and "visiting" not in kwargs:
             args = (*args, Path())
         token = _driven.set(task)
         try:
-            return await Driver(original(*args, **kwargs))
+            return await Driver(validate_node(*args, **kwargs))
         finally:
             _driven.reset(token)
 
     return validate_inputs
+
+
+def _once_within_itself(original: Callable[..., Any]) -> Callable[..., Any]:
+    place = list(inspect.signature(original).parameters).index("item")
+    open_: dict[tuple[asyncio.Task[Any] | None, str], bool] = {}
+
+    async def validate_node(*args: Any, **kwargs: Any) -> Any:
+        here = asyncio.current_task(), args[place] if len(args) > place else kwargs["item"]
+        if here in open_:
+            raise RecursionError("maximum recursion depth exceeded")
+        open_[here] = True
+        try:
+            return await original(*args, **kwargs)
+        finally:
+            del open_[here]
+
+    return validate_node
