@@ -220,7 +220,7 @@ def take_timing() -> str:
     if found != timing and journal is not None:
         try:
             paths.profile_flag(journal.folder).unlink()
-        except OSError:  # another process of this ledger was first, or it cannot be removed: then it is not ours
+        except OSError:  # another process was first, or it cannot be removed: then it is not ours
             return timing
     return found
 
@@ -302,27 +302,30 @@ def file_facts(of: Run) -> None:
 @guarded
 def close(done: Run, outcome: str, cause: str | None, error: dict[str, Any] | None) -> None:
     """End a run: its last segment ends now."""
-    with done.closing:
-        end = clock.now_ns()
-        done.ledger.close(end)
-    finishing.pop(done.run_id, None)
-    done.tensors.clear()
-    if done.instruments is not None:
-        done.instruments.settle(journal_event)  # after the end: waiting for a device is none of the run's time
-    journal_event(
-        done,
-        "run_closed",
-        source="verifier",
-        outcome=outcome,
-        cause=cause,
-        error=error,
-        segment_count=None,
-        accepted_ns=done.accepted_ns,
-        finished_ns=end,
-        ts_mono_ns=end,
-        cancel_ns=done.cancel_ns,
-        stopped_ns=done.stopped_ns,
-    )
+    end = clock.now_ns()
+    try:
+        with done.closing:
+            end = clock.now_ns()
+            done.ledger.close(end)
+        done.tensors.clear()
+        if done.instruments is not None:
+            done.instruments.settle(journal_event)  # after the end: not in the run's time
+    finally:  # the journal keeps an eye on every run until it reads this
+        finishing.pop(done.run_id, None)
+        journal_event(
+            done,
+            "run_closed",
+            source="verifier",
+            outcome=outcome,
+            cause=cause,
+            error=error,
+            segment_count=None,
+            accepted_ns=done.accepted_ns,
+            finished_ns=end,
+            ts_mono_ns=end,
+            cancel_ns=done.cancel_ns,
+            stopped_ns=done.stopped_ns,
+        )
     for callback in closed_callbacks:
         callback(done, outcome, cause)
 
