@@ -177,8 +177,6 @@ def begin(new: Run) -> Run:
     new.thread = threading.get_ident()
     if new.timing != "baseline":
         instrument(new)
-    if sampler is not None:
-        sampler.poke(busy=True)
     new.compiled_before = profile.compile_counters()
     new.ledger.switch("executor_prepare", "plan")
     new.started = True
@@ -195,6 +193,8 @@ def begin(new: Run) -> Run:
         device_reason=device_reason,
         unseen=unseen() if unseen is not None and device is not None else [],
     )
+    if sampler is not None:  # after the event: the sample is the first one since the run's start
+        sampler.poke(busy=True)
     return new
 
 
@@ -266,8 +266,6 @@ def finish(current: Run, fields: dict[str, Any], history: dict[str, Any]) -> Non
         run = None
     if current.instruments is not None:
         current.instruments.detach()
-    if sampler is not None:
-        sampler.poke(busy=False)
     file_facts(current)
     known = {
         "host_status": None,
@@ -280,6 +278,8 @@ def finish(current: Run, fields: dict[str, Any], history: dict[str, Any]) -> Non
     sizes = memory.at_end(device_kind() if device_kind is not None else None) or {}
     told = {**known, **fields, "memory": {**(fields.get("memory") or {}), **sizes}}
     journal_event(current, "run_executed", source="loop", stage_id="delivery_commit", **told)
+    if sampler is not None:
+        sampler.poke(busy=False)
     current.thread = None
     finishing[current.run_id] = current
     if after_execution is not None:
