@@ -108,6 +108,8 @@ class Unit(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_default
     concurrency: int = 1
     preceding: int = 0
     page_cache: str = "as it is"
+    arms: list[str] = []
+    """Only these arms take part; empty: all."""
 
     @property
     def warmups(self) -> int:
@@ -180,6 +182,10 @@ class Plan(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_default
     def reference_arm(self) -> str:
         """The arm that the others are compared with: the named one, else the first."""
         return self.reference or self.arm[0].name
+
+    def arms_of(self, unit: Unit) -> list[Arm]:
+        """The arms that take part in a unit."""
+        return [arm for arm in self.arm if not unit.arms or arm.name in unit.arms]
 
 
 def find(name: str) -> Path:
@@ -262,6 +268,8 @@ def _complaints(plan: Plan) -> list[Complaint]:
         found.append((["reference"], f"reference {plan.reference!r} is no arm: {', '.join(names)}"))
     for index, unit in enumerate(plan.unit):
         found += _unit_complaints(index, unit)
+        strange = [name for name in unit.arms if plan.arm and name not in names]
+        found += [(["unit", index, "arms"], f"{name!r} is no arm: {', '.join(names)}") for name in strange]
     return found
 
 

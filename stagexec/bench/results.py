@@ -116,9 +116,11 @@ def load(folder: Path) -> Results:
     return Results(folder, header)
 
 
-def resume(folder: Path, plan: Plan, workflow: Mapping[str, Any]) -> Results:
-    """The result in a folder, if it is of this plan and workflow. Raises ResultError."""
+def resume(folder: Path, plan: Plan, workflow: Mapping[str, Any], facts: Mapping[str, Any]) -> Results:
+    """The result in a folder, if it is of this plan, workflow and machine. Raises ResultError."""
     found = load(folder)
+    if found.header.get("machine") != facts.get("machine"):
+        raise ResultError(f"{folder} was made on another machine: runs of two machines are never pooled")
     for name, now in (("plan", msgspec.to_builtins(plan)), ("workflow", dict(workflow))):
         if found.header[name] != json.loads(json.dumps(now)):
             raise ResultError(f"{folder} was made with another {name}: start anew in another --out")

@@ -18,8 +18,8 @@ from stagexec.bench.results import Record, Results, complete
 KEPT = (
     "run_id", "prompt_id", "condition_id", "outcome", "cause", "error_stage", "error_node", "startup_class",
     "executor", "timing", "accepted_wall", "total_ns", "device_ns", "device_reason", "stages",
-    "device_stages", "wasted_ns", "wasted_kind", "host_version", "executed_nodes", "cached_nodes", "cached_in_run", "memory",
-    "nvml", "until", "error",
+    "device_stages", "wasted_ns", "wasted_kind", "host_version",
+    "executed_nodes", "cached_nodes", "cached_in_run", "memory", "nvml", "until", "error",
 )  # fmt: skip
 """What a raw run keeps of the object of `show`; the rest stays in the ledger."""
 
@@ -128,13 +128,13 @@ class Bench:
 
     def planned(self) -> int:
         """Counted measures in all, of arms that have not dropped out."""
-        pairs = [(unit, arm) for unit in self.plan.unit for arm in self.plan.arm]
+        pairs = [(unit, arm) for unit in self.plan.unit for arm in self.plan.arms_of(unit)]
         return sum(unit.pairs for unit, arm in pairs if (unit.name, arm.name) not in self.out)
 
     def _unit(self, unit: Unit) -> None:
         state = units.STATES[unit.state]
-        prompts = {arm.name: self._prepare(unit, arm) for arm in self.plan.arm}
-        taking_part = [arm for arm in self.plan.arm if prompts[arm.name] is not None]
+        prompts = {arm.name: self._prepare(unit, arm) for arm in self.plan.arms_of(unit)}
+        taking_part = [arm for arm in self.plan.arms_of(unit) if prompts[arm.name] is not None]
         keys = {arm.name: arm.launch_key if state.shares_server else arm.name for arm in taking_part}
         first_of = list(keys.values())
         taking_part.sort(key=lambda arm: first_of.index(keys[arm.name]))  # arms of one server side by side

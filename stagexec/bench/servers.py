@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import re
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,30 @@ class Place:
     timing: str = "baseline"
     start_seconds: float = lab.START_SECONDS
     workflow: Mapping[str, Any] = field(default_factory=dict)
+
+
+def machine() -> dict[str, Any]:
+    """What names this machine in a result: runs of two machines are never pooled."""
+    import torch
+
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    system = f"{platform.system()} {platform.machine()}"
+    return {"name": platform.node(), "system": system, "cores": os.cpu_count(), "gpu": gpu}
+
+
+@dataclass(frozen=True)
+class Opener:
+    """Makes the lab of a worker, which has folders of its own."""
+
+    place: Place
+
+    def __call__(self, folder: Path) -> Servers:
+        """The lab whose servers write into `folder`."""
+        return Servers(replace(self.place, folder=folder, ledger=folder / "ledger"))
+
+    def machine(self) -> dict[str, Any]:
+        """The machine it is called on."""
+        return machine()
 
 
 class Servers:

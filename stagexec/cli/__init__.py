@@ -18,6 +18,7 @@ VERBS = {
     "audit": "Look for contradictions in the journal.",
     "profile": "Arm a profile for the next run.",
     "export": "Write runs in the formats of other tools.",
+    "bench": "Run a plan of arms and units, and report what is shown.",
     "doctor": "Show the host's facts and the state of every seam.",
 }
 """verb -> help line. The verb's command is `command` in `stagexec.cli.<verb>`."""

@@ -22,7 +22,7 @@ def make(text: str) -> plan.Plan:
 def bench(folder: Path, text: str, lab: FakeLab, resume: bool = False) -> runner.Bench:
     wanted = make(text)
     opened = (
-        results.resume(folder, wanted, PROMPT)
+        results.resume(folder, wanted, PROMPT, {"machine": {"name": "here"}})
         if resume
         else results.create(folder, wanted, PROMPT, {"machine": {"name": "here"}})
     )
@@ -295,12 +295,15 @@ def test_a_resumed_bench_that_was_finished_starts_no_server(tmp_path: Path) -> N
     assert lab.opened == []
 
 
-def test_another_plan_or_workflow_cannot_be_resumed(tmp_path: Path) -> None:
+def test_another_plan_workflow_or_machine_cannot_be_resumed(tmp_path: Path) -> None:
     bench(tmp_path / "r", UNIT, FakeLab())
+    here = {"machine": {"name": "here"}}
+    with pytest.raises(results.ResultError, match="another machine"):
+        results.resume(tmp_path / "r", make(UNIT), PROMPT, {"machine": {"name": "there"}})
     with pytest.raises(results.ResultError, match="another plan"):
-        results.resume(tmp_path / "r", make("seed = 9\n" + UNIT), PROMPT)
+        results.resume(tmp_path / "r", make("seed = 9\n" + UNIT), PROMPT, here)
     with pytest.raises(results.ResultError, match="another workflow"):
-        results.resume(tmp_path / "r", make(UNIT), {})
+        results.resume(tmp_path / "r", make(UNIT), {}, here)
     with pytest.raises(results.ResultError, match="already holds a result"):
         results.create(tmp_path / "r", make(UNIT), PROMPT, {})
 

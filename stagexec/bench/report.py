@@ -1,0 +1,208 @@
+"""The report of a result folder: one JSON, Markdown and a self-contained page, all from the raw runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stagexec.answers.words import human
+from stagexec.bench import speech
+from stagexec.bench.tables import Cell, Comparison, Tables, load
+
+JSON, MARKDOWN, PAGE = "report.json", "report.md", "report.html"
+
+
+def write(folder: Path) -> dict[str, Any]:
+    """Compute everything anew from the raw runs, write the three files, give the JSON. Raises ResultError."""
+    from stagexec.bench import page
+
+    tables = load(folder)
+    found = build(tables)
+    (folder / JSON).write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
+    (folder / MARKDOWN).write_text(markdown(tables, found), encoding="utf-8")
+    (folder / PAGE).write_text(page.html(tables, found), encoding="utf-8")
+    return found
+
+
+def build(tables: Tables) -> dict[str, Any]:
+    """What the report says, as JSON values. Times in ns, ratios are arm ÷ reference."""
+    results = tables.results
+    questions = [line for c in tables.comparisons if (line := speech.may_i_use(tables, c))]
+    return {
+        "plan": tables.plan.name,
+        "about": tables.plan.about,
+        "reference": tables.plan.reference_arm,
+        "timing": tables.plan.timing,
+        "seed": tables.plan.seed,
+        "machine": results.header.get("machine"),
+        "host": results.header.get("host"),
+        "state": state(tables),
+        "units": [_unit(tables, unit) for unit in tables.plan.unit],
+        "cells": [msgspec.to_builtins(cell) for cell in tables.cells],
+        "comparisons": [msgspec.to_builtins(one) for one in tables.comparisons],
+        "one_time": tables.one_time(),
+        "answers": speech.answers(tables),
+        "quality_question": {"question": tables.plan.quality.question, "answers": questions},
+        "arms": [
+            {name: n[name] for name in ("unit", "arm", "status", "reason")}
+            for n in results.notes
+            if n["kind"] == "arm"
+        ],
+        "proofs": proofs(tables),
+        "warnings": warnings(tables),
+        "runs": len(results.runs),
+    }
+
+
+def _unit(tables: Tables, unit: Any) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(unit)
+    order = [n for n in tables.results.notes if n["kind"] == "order" and n["unit"] == unit.name]
+    found["rounds"] = order[-1]["rounds"] if order else []
+    found |= {"warmup": unit.warmups, "counted": unit.pairs}
+    return found
+
+
+def state(tables: Tables) -> str:
+    """`finished`, or how the last sitting ended."""
+    for note in reversed(tables.results.notes):
+        if note["kind"] in ("finished", "interrupted", "budget"):
+            return str(note["kind"])
+    return "not finished"
+
+
+def proofs(tables: Tables) -> list[dict[str, Any]]:
+    """Per unit and arm, the last proof: what was checked, by which evidence, what was found."""
+    last: dict[tuple[str, str], dict[str, Any]] = {}
+    for note in tables.results.notes:
+        if note["kind"] == "proof":
+            key = (note["unit"], note["arm"])
+            last[key] = {"unit": key[0], "arm": key[1], "active": note["active"], "checks": note["checks"]}
+    return list(last.values())
+
+
+def warnings(tables: Tables) -> list[str]:
+    """What a reader must know before trusting the figures."""
+    found = [f"{speech.where(c)}, {c.arm}: {text}" for c in tables.cells for text in c.warnings]
+    for unit in tables.plan.unit:
+        order = _unit(tables, unit)["rounds"]
+        if len(tables.plan.arm) > 1 and any(not block["interleaved"] for block in order):
+            found.append(
+                f"{unit.name}: the plan allows {tables.plan.servers} server at a time, so arms took turns in "
+                f"rounds of up to {tables.plan.chunk} pairs; set `servers` to interleave inside each pair"
+            )
+    for note in tables.results.notes:
+        if note["kind"] == "died":
+            found.append(f"{note['unit']}, {note['arm']}: a server died: {note['text']}")
+        if note["kind"] == "session" and note.get("packs_not_imported"):
+            found.append(f"not imported: {'; '.join(note['packs_not_imported'])}")
+    if (how := state(tables)) != "finished":
+        found.append(f"the bench is {how}: `--resume` goes on with it")
+    return list(dict.fromkeys(found))
+
+
+# --- Markdown ----------------------------------------------------------------------------------------
+
+
+def markdown(tables: Tables, found: dict[str, Any]) -> str:
+    """The report as Markdown."""
+    lines = [f"# Bench {found['plan']}", "", found["about"], "", facts(found), ""]
+    for answer in found["answers"]:
+        lines += [f"## {answer['question']}", "", *(f"* {line}" for line in answer["lines"]), ""]
+    if found["quality_question"]["answers"]:
+        question = found["quality_question"]
+        lines += [f"## {question['question']}", "", *(f"* {line}" for line in question["answers"]), ""]
+    for unit in tables.plan.unit:
+        lines += [f"## {unit.name}: {unit.about or unit.state}", ""]
+        lines += _table(CELL_HEADS, [cell_row(c) for c in tables.cells if c.unit == unit.name])
+        rows = [comparison_row(c) for c in tables.comparisons if c.unit == unit.name]
+        if rows:
+            lines += _table(COMPARISON_HEADS, rows)
+        if not unit.ranked:
+            lines += ["This unit is not a comparison of speed: its verdicts rank nothing.", ""]
+        lines += _table(STAGE_HEADS, stage_rows([c for c in tables.cells if c.unit == unit.name]))
+    if found["one_time"]:
+        lines += ["## First against second run", "", "From 80% on, a stage's cost is a one-time cost.", ""]
+        lines += _table(ONE_TIME_HEADS, [one_time_row(row) for row in found["one_time"]])
+    lines += ["## Were the arms active?", "", *_table(PROOF_HEADS, proof_rows(found))]
+    if found["warnings"]:
+        lines += ["## Beware", "", *(f"* {line}" for line in found["warnings"]), ""]
+    return "\n".join(lines)
+
+
+def facts(found: dict[str, Any]) -> str:
+    """What was held fixed, in a sentence or two."""
+    machine = found["machine"] or {}
+    told = ", ".join(f"{name} {value}" for name, value in machine.items())
+    return (
+        f"Reference arm: {found['reference']}. Timing mode: {found['timing']}. Order drawn from seed "
+        f"{found['seed']}. {found['runs']} raw runs in runs.jsonl. Machine: {told or 'not recorded'}."
+    )
+
+
+CELL_HEADS = ("arm", "position", "status", "n", "failed", "P50", "P90", "min", "max", "MAD")
+COMPARISON_HEADS = ("arm", "position", "verdict", "ratio", "95% interval", "pairs", "why")
+STAGE_HEADS = ("arm", "position", "stage", "P50", "P90", "min", "max", "MAD")
+ONE_TIME_HEADS = ("unit", "arm", "stage", "(first − second) ÷ first", "n", "reading")
+PROOF_HEADS = ("unit", "arm", "active", "what", "evidence", "found")
+
+
+def cell_row(cell: Cell) -> list[str]:
+    """A cell as text, in the order of CELL_HEADS."""
+    failed = f"{cell.failed} ({human(cell.lost_ns)} lost)" if cell.failed else "0"
+    status = cell.status if cell.reason is None else f"{cell.status}: {cell.reason}"
+    return [cell.arm, cell.position or "-", status, str(cell.n), failed, *_summary(cell.total)]
+
+
+def _summary(summary: Any) -> list[str]:
+    names = ("p50", "p90", "min", "max", "mad")
+    return ["-"] * 5 if summary is None else [human(round(getattr(summary, name))) for name in names]
+
+
+def comparison_row(found: Comparison) -> list[str]:
+    """A comparison as text, in the order of COMPARISON_HEADS."""
+    ratio = found.total
+    interval = "-" if ratio is None or ratio.low is None else f"{ratio.low:.3f} – {ratio.high:.3f}"
+    verdict = found.verdict if found.ranked else f"not ranked ({found.verdict})"
+    shown = "-" if ratio is None else f"{ratio.ratio:.3f}"
+    return [found.arm, found.position or "-", verdict, shown, interval, str(found.pairs), found.reason]
+
+
+def stage_rows(cells: list[Cell]) -> list[list[str]]:
+    """Every stage of every cell, in the order of STAGE_HEADS."""
+    return [
+        [cell.arm, cell.position or "-", stage, *_summary(summary)]
+        for cell in cells
+        for stage, summary in cell.stages.items()
+    ]
+
+
+def one_time_row(row: dict[str, Any]) -> list[str]:
+    """A row of `one_time` as text, in the order of ONE_TIME_HEADS."""
+    share = f"{row['share'] * 100:.0f}%"
+    return [row["unit"], row["arm"], row["stage"], share, str(row["n"]), row["reading"]]
+
+
+def proof_rows(found: dict[str, Any]) -> list[list[str]]:
+    """Every check of every arm; an arm that promised nothing says so."""
+    rows = []
+    for proof in found["proofs"]:
+        head = [proof["unit"], proof["arm"]]
+        if not proof["checks"]:
+            rows.append([*head, "yes", "nothing to prove", "the plan asks for no proof", "-"])
+        for check in proof["checks"]:
+            active = {True: "yes", False: "no", None: "no evidence"}[check["ok"]]
+            shown = "-" if check["found"] is None else str(check["found"])
+            rows.append([*head, active, check["what"], check["evidence"], shown])
+    return rows
+
+
+def _table(heads: tuple[str, ...], rows: list[list[str]]) -> list[str]:
+    if not rows:
+        return []
+
+    def line(cells: Any) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+    return [line(heads), "|" + "---|" * len(heads), *map(line, rows), ""]

@@ -1,0 +1,287 @@
+"""`stagexec bench`: run a plan against real servers, or rebuild the report of a result folder."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import pathlib
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stagexec.cli import common, demo
+
+if TYPE_CHECKING:
+    from stagexec.bench.plan import Plan
+    from stagexec.bench.results import Results
+    from stagexec.bench.servers import Place
+
+BENCHES = pathlib.Path(".stagexec", "bench")
+
+
+class BenchFailed(click.ClickException):
+    """It ran, and it did not work: exit code 1."""
+
+
+@click.command("bench")
+@click.argument("words", nargs=-1, required=True, metavar="PLAN | report DIR")
+@click.option("--workflow", metavar="FILE", help="A workflow in API format, in place of the plan's.")
+@click.option("--out", metavar="DIR", help=f"Result folder; by default a new one in {BENCHES}.")
+@click.option("--resume", is_flag=True, help="Go on with a result that was cut short; by default the last.")
+@click.option("--ray", is_flag=True, help="Spread units (or arms) over a Ray cluster.")
+@click.option("--against", metavar="DIR", help="An older result: exit 1 when a slow-down is shown.")
+@click.option("--fail-over", default="5%", metavar="PERCENT", help="The slow-down that may pass (5%).")
+@click.option("--comfyui", metavar="DIR", help="ComfyUI's folder; by default as in `demo`.")
+@click.option("--models", metavar="DIR", help="Models folder; by default that of ComfyUI.")
+@click.option("--unit", "only_units", multiple=True, metavar="NAME", help="Only this unit (repeatable).")
+@click.option("--arm", "only_arms", multiple=True, metavar="NAME", help="Only this arm (repeatable).")
+@click.option("--counted", type=click.IntRange(1), help="Counted runs, in place of the plan's.")
+@click.option("--warmup", type=click.IntRange(0), help="Runs not counted, in place of the plan's.")
+@click.option("--servers", type=click.IntRange(1), help="Servers at once, in place of the plan's.")
+@click.option("--set", "sets", multiple=True, metavar="NODE.INPUT=VALUE", help="Change the workflow.")
+@common.json_option
+def command(words: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Run PLAN (a TOML file, or the name of a shipped one), or rebuild the report of a result folder."""
+    from stagexec.bench import against, results
+
+    try:
+        if words[0] == "report":
+            if len(words) != 2:
+                raise common.BadInput("give one folder: stagexec bench report DIR")
+            folder = pathlib.Path(words[1])
+        elif len(words) == 1:
+            folder = run_plan(words[0], options)
+        else:
+            raise common.BadInput(f"one plan at a time, not {' '.join(words)}")
+        show(folder, as_json, options)
+    except (results.ResultError, against.NotComparable) as problem:
+        raise common.BadInput(str(problem)) from None
+
+
+def show(folder: pathlib.Path, as_json: bool, options: dict[str, Any]) -> None:
+    """Write the report, print it, and the verdict of `--against`; exit code 1 when the answer is bad."""
+    from stagexec.bench import report
+
+    found = report.write(folder)
+    changes = regressions(folder, options) if options["against"] else []
+    if as_json:
+        common.print_json({**found, "against": changes} if options["against"] else found)
+    else:
+        print_report(found, folder)
+        for change in changes:
+            where = f"{change['unit']} {change['position']}".strip()
+            click.echo(f"{where}, {change['arm']}: {change['why']}")
+    measured = any(cell["n"] for cell in found["cells"])
+    if any(change["too_slow"] for change in changes) or not measured:
+        raise SystemExit(1)
+
+
+def regressions(folder: pathlib.Path, options: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every cell against the older result's."""
+    import msgspec
+
+    from stagexec.bench import against, tables
+
+    old = tables.load(pathlib.Path(options["against"]))
+    changes = against.compare(tables.load(folder), old, share(options["fail_over"]))
+    return [msgspec.to_builtins(change) for change in changes]
+
+
+def share(text: str) -> float:
+    """`5%` and `5` are 0.05."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%?\s*", text)
+    if found is None:
+        raise common.BadInput(f"--fail-over {text}: give a percentage, as in 5%")
+    return float(found[1]) / 100
+
+
+def run_plan(name: str, options: dict[str, Any]) -> pathlib.Path:
+    """Run a plan from beginning to end, or from where it was cut; its result folder."""
+    from stagexec.bench import plan as plans
+    from stagexec.bench import setup
+
+    share(options["fail_over"])  # a mistake is said before the hours of a bench, not after
+    try:
+        file = plans.find(name)
+        plan = shortened(plans.load(file), options)
+    except plans.PlanError as problem:
+        raise common.BadInput(str(problem)) from None
+    if options["ray"]:
+        plan = on_cluster(plan)
+    workflow = load_workflow(options["workflow"] or plan.workflow, file.parent, options["sets"])
+    try:
+        place = prepare(plan, workflow, options)
+    except setup.SetupError as problem:
+        raise BenchFailed(str(problem)) from None
+    results = open_results(plan, workflow, options, place)
+    carry_out(plan, results, place, options["ray"])
+    return results.folder
+
+
+def shortened(plan: Plan, options: dict[str, Any]) -> Plan:
+    """The plan with what the command line asks for in place of its own. A name of none is a mistake."""
+    import msgspec
+
+    replace = msgspec.structs.replace
+    for kind, wanted, there in (
+        ("unit", options["only_units"], [unit.name for unit in plan.unit]),
+        ("arm", options["only_arms"], [arm.name for arm in plan.arm]),
+    ):
+        for name in wanted:
+            if name not in there:
+                raise common.BadInput(f"the plan has no {kind} {name!r}: {', '.join(there)}")
+    units = [u for u in plan.unit if not options["only_units"] or u.name in options["only_units"]]
+    if options["counted"] is not None:
+        units = [replace(unit, counted=options["counted"]) for unit in units]
+    if options["warmup"] is not None:
+        units = [replace(unit, warmup=options["warmup"]) for unit in units]
+    arms = [arm for arm in plan.arm if not options["only_arms"] or arm.name in options["only_arms"]]
+    reference = plan.reference if plan.reference in [arm.name for arm in arms] else None
+    servers = options["servers"] or plan.servers
+    return replace(plan, unit=units, arm=arms, reference=reference, servers=servers)
+
+
+def on_cluster(plan: Plan) -> Plan:
+    """The plan in parts for a Ray cluster."""
+    from stagexec.bench import ray as cluster
+
+    try:
+        cluster.require()
+    except cluster.NoRay as problem:
+        raise common.BadInput(str(problem)) from None
+    return cluster.split(plan)
+
+
+def load_workflow(name: str, beside: pathlib.Path, sets: tuple[str, ...]) -> dict[str, Any]:
+    """A workflow in API format: a path, a file beside the plan, or a shipped one."""
+    from stagexec.resources import bench_folder
+
+    for path in (pathlib.Path(name), beside / name, bench_folder() / "workflows" / name):
+        if path.is_file():
+            break
+    else:
+        raise common.BadInput(f"no workflow {name}")
+    try:
+        prompt = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise common.BadInput(f"{path} is not JSON: {problem}") from None
+    if not isinstance(prompt, dict) or not all(is_node(node) for node in prompt.values()):
+        raise common.BadInput(f"{path} is not in API format: save it with Export (API)")
+    for text in sets:
+        set_input(prompt, text)
+    return prompt
+
+
+def is_node(node: Any) -> bool:
+    """Whether a value has the shape of a node in API format."""
+    return isinstance(node, dict) and "class_type" in node and isinstance(node.get("inputs"), dict)
+
+
+def set_input(prompt: dict[str, Any], text: str) -> None:
+    """`5.width=16`: one input of one node. The value is JSON, else text."""
+    found = re.fullmatch(r"([^.=]+)\.([^=]+)=(.*)", text, flags=re.DOTALL)
+    if found is None:
+        raise common.BadInput(f"--set {text}: give NODE.INPUT=VALUE")
+    node, name, value = found.groups()
+    if node not in prompt or name not in prompt[node]["inputs"]:
+        raise common.BadInput(f"--set {text}: the workflow has no input {node}.{name}")
+    try:
+        prompt[node]["inputs"][name] = json.loads(value)
+    except ValueError:
+        prompt[node]["inputs"][name] = value
+
+
+def prepare(plan: Plan, workflow: dict[str, Any], options: dict[str, Any]) -> Place:
+    """Where the servers run; the tiny checkpoint is made if the workflow names it. Raises SetupError."""
+    from stagexec.bench import checkpoint, servers, setup
+
+    try:
+        host = setup.find_host(options["comfyui"])
+    except setup.NotATree as problem:
+        raise common.BadInput(str(problem)) from None
+    if missing := demo.missing_requirements(host):
+        raise common.BadInput(
+            f"this Python lacks what ComfyUI needs ({', '.join(missing)}). "
+            f"Run: {sys.executable} -m pip install -r {host / 'requirements.txt'}"
+        )
+    tiny = checkpoint.NAME in json.dumps(workflow)
+    models = pathlib.Path(options["models"]) if options["models"] else host / "models"
+    if not models.is_dir() and options["models"]:
+        raise common.BadInput(f"no models folder {models}")
+    own_input = ("--input-directory", str(host / "input")) if options["workflow"] else ()
+    return servers.Place(
+        comfyui=host,
+        folder=pathlib.Path(),
+        ledger=pathlib.Path(),
+        checkpoint=checkpoint.make_checkpoint(host) if tiny else None,
+        models=models.absolute(),
+        custom_nodes=(host / "custom_nodes",),
+        args=(*demo.device_args(), *own_input),
+        timing=plan.timing,
+        start_seconds=plan.budget.start_seconds,
+        workflow=workflow,
+    )
+
+
+def open_results(plan: Plan, workflow: dict[str, Any], options: dict[str, Any], place: Place) -> Results:
+    """The result folder, new or gone on with; the place learns of it."""
+    from stagexec.bench import results, servers
+
+    facts = {"machine": servers.machine(), "host": str(place.comfyui)}
+    out = pathlib.Path(options["out"]) if options["out"] else None
+    if options["resume"]:
+        folder = out or last_result(plan.name)
+        found = results.resume(folder, plan, workflow, facts)
+    else:
+        stamp = f"{datetime.datetime.now(datetime.timezone.utc):%Y%m%d-%H%M%S}"
+        found = results.create(out or BENCHES / f"{plan.name}-{stamp}", plan, workflow, facts)
+    place.folder, place.ledger = found.folder.absolute(), found.ledger.absolute()
+    return found
+
+
+def last_result(name: str) -> pathlib.Path:
+    """The newest result of a plan in the default place."""
+    found = sorted(BENCHES.glob(f"{name}-[0-9]*"))
+    if not found:
+        raise common.BadInput(f"there is no result of {name} in {BENCHES} to go on with: give --out")
+    return found[-1]
+
+
+def carry_out(plan: Plan, results: Results, place: Place, on_ray: bool) -> None:
+    """Run what is not done yet. Ctrl-C stops the servers and leaves a result that can be gone on with."""
+    from stagexec.bench import runner, screen, servers
+
+    try:
+        with screen.Screen() as watch:
+            if on_ray:
+                from stagexec.bench import ray as cluster
+
+                cluster.spread(plan, results, servers.Opener(place), watch)
+            else:
+                runner.Bench(plan, servers.Servers(place), results, watch).run()
+    except KeyboardInterrupt:
+        again = f"stagexec bench {plan.name} --resume --out {results.folder}"
+        raise BenchFailed(f"interrupted; the runs are kept. Go on, with the same options: {again}") from None
+
+
+def print_report(found: dict[str, Any], folder: pathlib.Path) -> None:
+    """The answers and the verdicts, for a terminal; the rest is in the report's files."""
+    from stagexec.bench.report import JSON, MARKDOWN, PAGE
+    from stagexec.views import text
+
+    out = text.console()
+    for answer in [*found["answers"], found["quality_question"]]:
+        lines = answer.get("lines", answer.get("answers"))
+        if lines:
+            out.print(f"[bold]{text.text(answer['question'])}[/]")
+        for line in lines:
+            out.print(f"  {text.text(line)}", soft_wrap=True)
+    for arm in found["arms"]:
+        place = f"{arm['unit']}, {arm['arm']}"
+        said = f"{text.text(place)}: {text.text(arm['reason'])}"
+        out.print(f"[red]{text.text(arm['status'])}[/] {said}", soft_wrap=True)
+    for warning in found["warnings"]:
+        out.print(f"[yellow]beware[/]: {text.text(warning)}", soft_wrap=True)
+    out.print(f"report: {text.text(folder / MARKDOWN)}, {PAGE}, {JSON}", soft_wrap=True)
