@@ -21,6 +21,14 @@ RAW_FORMATS = frozenset(
 )
 """Formats in which a file is read through a pipe: a process that writes one to its stdout only decodes."""
 
+FLAGS = frozenset(
+    (
+        "-y -n -hide_banner -nostdin -stdin -nostats -stats -an -vn -sn -dn -re -shortest -report -copyts "
+        "-start_at_zero -noautorotate -ignore_unknown -accurate_seek"
+    ).split()
+)
+"""Options of ffmpeg without a value; whoever uses ffmpeg-python has them behind the output."""
+
 PIPES = re.compile(r"-|pipe:\d*")
 NULLS = frozenset(("/dev/null", "NUL", "nul"))
 PLAIN_TOKEN = re.compile(r"[A-Za-z0-9_.:,=+-]{1,64}")
@@ -89,9 +97,14 @@ def _value(words: Sequence[str], *options: str) -> str | None:
 def _target(words: Sequence[str], program: str) -> str | None:
     if program.startswith("gifski"):
         return _value(words, "-o", "--output")
-    last = words[-1]
-    named = len(words) > 1 and (last == "-" or not last.startswith("-")) and words[-2] not in TEXT_OPTIONS
-    return last if named else None
+    found, at = None, 1
+    while at < len(words):
+        word = words[at]
+        if word != "-" and word.startswith("-"):
+            at += 1 if word in FLAGS else 2
+            continue
+        found, at = word, at + 1
+    return found
 
 
 def _role(words: Sequence[str], program: str) -> str:
@@ -123,9 +136,10 @@ def _progress(words: Sequence[str]) -> str | None:
 def template_of(words: Sequence[str]) -> str:
     """SHA-256 (hex) of a command with its paths and texts left out: equal for equal settings."""
     kept = [_stem(words[0])]
+    target = _target(words, kept[0])
     for at in range(1, len(words)):
         word, before = words[at], words[at - 1]
-        if before in TEXT_OPTIONS or at == len(words) - 1:
+        if before in TEXT_OPTIONS or word == target:
             kept.append("<name>")
         else:
             kept.append(word if PLAIN_TOKEN.fullmatch(word) else "<text>")

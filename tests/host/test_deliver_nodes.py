@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -169,8 +170,12 @@ def test_kill_9_leaves_no_partial_file_and_the_next_start_names_and_cleans_it(
     with first.client() as client:
         prompt_id = client.submit(prompt)
         client.wait_for("progress", prompt_id, node="2")
+    end = time.monotonic() + 60
+    while not (parts := [one for one in base.rglob("*stagexec-part.mp4") if one.stat().st_size]):
+        assert time.monotonic() < end, "ffmpeg has written nothing"
+        time.sleep(0.02)
     first.kill()
-    (part,) = base.rglob("*stagexec-part.mp4")
+    (part,) = parts
     assert [one for one in base.rglob("*.mp4") if one != part] == []
     assert list(first.output.rglob(f"{name}*")) == []
     # ComfyUI itself empties its temporary folder when it starts: put it where a delivery would have left it.
