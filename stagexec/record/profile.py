@@ -49,6 +49,8 @@ class Profile:
 
     def _start_trace(self) -> None:
         torch = self._torch
+        if torch.autograd._profiler_enabled():  # a second one would end the first, whose owner then fails
+            raise RuntimeError("another profiler is at work")
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
