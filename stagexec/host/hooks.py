@@ -24,7 +24,7 @@ from stagexec.executor.validation import make_validate_inputs
 from stagexec.executor.visit import make_execute
 from stagexec.host import api as host_api
 from stagexec.host import attention, conformance, devices, leftovers, node_pack, restart, visits
-from stagexec.host.seams import Factory, Seams
+from stagexec.host.seams import Factory, Seams, on_instance
 from stagexec.host.tables import Tables
 from stagexec.host.wrap import executing_visit
 from stagexec.record import clock, live, paths, pauses
@@ -100,6 +100,7 @@ class Hooks:
             executor_reason=self.reason,
         )
         Closer(api.directory_of).start()
+        api.conditions.start()
         leftovers.report(ledger, self.clean)
         pauses.watch()
         level = logging.WARNING if self.asked != "host" and api.executor_used == "host" else logging.INFO
@@ -108,7 +109,18 @@ class Hooks:
     def _executor_class(self, module: ModuleType, original: Any) -> Any:
         api = self._known(module)
         loop = NativeLoop if api.executor_used == "native" else HostLoop
-        return type("PromptExecutor", (loop, original), {"api": api, "__module__": module.__name__})
+        body = {"api": api, "__module__": module.__name__, "__init__": self._made_with_states(original)}
+        return type("PromptExecutor", (loop, original), body)
+
+    def _made_with_states(self, original: Any) -> Callable[..., None]:
+        hooks = self
+
+        @functools.wraps(original.__init__)
+        def init(executor: Any, *args: Any, **kwargs: Any) -> None:
+            original.__init__(executor, *args, **kwargs)
+            hooks.file_states()  # the worker makes its executor when all nodes are loaded
+
+        return init
 
     def _queue_class(self, module: ModuleType, original: Any) -> Any:
         api = self._known(module)
@@ -120,7 +132,7 @@ class Hooks:
 
         @functools.wraps(original.get)
         def get(queue: Any, *args: Any, **kwargs: Any) -> Any:
-            hooks.file_states()  # the worker is idle: all nodes are loaded by its first call
+            hooks.file_states()  # the worker is idle; a pack that replaced `get` keeps us from here
             return queue_view.QueueView.get(queue, *args, **kwargs)
 
         return get
@@ -158,10 +170,20 @@ class Hooks:
     def file_states(self) -> None:
         """File the seams' states in the journal when they have changed."""
         self.seams.install_late()
-        states = self.seams.verify()
+        states = [queue_state(one) for one in self.seams.verify()]
         if states != self._filed:
             self._filed = [dict(one) for one in states]
             live.seam_states(self._filed)
+
+
+def queue_state(state: dict[str, Any]) -> dict[str, Any]:
+    """The queue's seam, after a look at the server's own queue: packs replace methods on the instance."""
+    server = getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)
+    queue = getattr(server, "prompt_queue", None)
+    if state["seam"] != "prompt_queue" or state["state"] != "installed" or queue is None:
+        return state
+    found = on_instance(queue, ("put", "get", "task_done"))
+    return state if found is None else {**state, "state": found[0], "reason": found[1]}
 
 
 def mixed(part: type) -> Callable[[host_api.HostApi, ModuleType, Any], Any]:

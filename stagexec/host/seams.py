@@ -239,6 +239,24 @@ def _name(thing: Any) -> str:
     return f"{module}:{getattr(function, '__qualname__', type(function).__qualname__)}"
 
 
+def on_instance(thing: Any, names: tuple[str, ...]) -> tuple[str, str] | None:
+    """(state, reason) where methods of `thing` were replaced on the instance itself; None where none was.
+
+    Our class stays in place then, and yet may never be called: no look at the class can tell.
+    """
+    placed = {name: vars(thing)[name] for name in names if name in vars(thing)}
+    past = {name: one for name, one in placed.items() if not _reaches(one, getattr(type(thing), name, None))}
+    if past:
+        who = ", ".join(sorted({_name(one) for one in past.values()}))
+        return "lost", f"on the instance, replaced by {who}; no call of ours can be seen in it"
+    if placed:
+        return (
+            "installed",
+            f"on the instance, wrapped by {', '.join(sorted({_name(o) for o in placed.values()}))}",
+        )
+    return None
+
+
 def _reaches(current: Any, installed: Any) -> bool:
     if isinstance(installed, type):
         return isinstance(current, type) and issubclass(current, installed)

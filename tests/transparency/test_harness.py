@@ -9,14 +9,14 @@ import pytest
 from tests.transparency.normal import Normaliser
 from tests.transparency.twins import fail_on_difference
 
-PLAIN = Normaliser({"/tmp/a": "<base>"})
+PLAIN = Normaliser({"/srv/a": "<base>"})
 
 
 @pytest.mark.parametrize(
     ("one", "other"),
     [
         ({"timestamp": 1}, {"timestamp": 2}),
-        ({"f": "/tmp/a/x.png"}, {"f": "<base>/x.png"}),
+        ({"f": "/srv/a/x.png"}, {"f": "<base>/x.png"}),
         ({"f": "ComfyUI_temp_abcde_00001_.png"}, {"f": "ComfyUI_temp_zyxwv_00001_.png"}),
         ({"v": "<T object at 0x7f0012345678>"}, {"v": "<T object at 0x7f0087654321>"}),
         ({"traceback": ['  File "/h/execution.py", line 5, in execute\n']}, {"traceback": []}),

@@ -153,6 +153,8 @@ def test_the_seams_say_who_stands_in_front_of_them(crowd: Twins) -> None:
         assert states[seam]["state"] == "installed", states[seam]
     assert "visit_wrapper" in states["execute_node"]["reason"]
     assert "meddler" in states["upload_models"]["reason"]
+    assert "on the instance, wrapped by" in states["prompt_queue"]["reason"]
+    assert "queue_swapper" in states["prompt_queue"]["reason"]
 
 
 def test_a_node_that_requeues_its_own_workflow_runs_as_often_as_on_stock(crowd: Twins) -> None:
@@ -246,6 +248,9 @@ def test_a_pack_that_rewrites_the_queue_keeps_runs_exact_though_their_wait_is_un
 
     seen = twins.same("rewritten queue", scene)
     slow, failed = (exact(server, prompt_id) for prompt_id in prompt_ids(seen))
+    lost = seam_states(server)["prompt_queue"]
+    assert lost["state"] == "lost"
+    assert "queue_rewriter" in lost["reason"]
     assert (slow["outcome"], failed["outcome"], failed["cause"]) == ("success", "failed", "node_exception")
     assert slow["executed_nodes"] == ["1", "2", "3"]
 
