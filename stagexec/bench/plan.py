@@ -113,9 +113,10 @@ class Unit(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_default
 
     @property
     def warmups(self) -> int:
-        """Runs before the first counted one, on each server."""
-        default = 0 if STATES[self.state].launch_each else 3
-        return default if self.warmup is None else self.warmup
+        """Runs before the first counted one, on each server: one at least, where it has to be warm."""
+        cold = STATES[self.state].launch_each
+        default = 0 if cold else 3
+        return max(0 if cold else 1, default if self.warmup is None else self.warmup)
 
     @property
     def pairs(self) -> int:
@@ -320,7 +321,7 @@ def _unit_complaints(index: int, unit: Unit) -> list[Complaint]:
         found.append(([*place, "until"], f"unknown end {unit.until!r}: one of {', '.join(UNTIL)}"))
     if unit.page_cache not in PAGE_CACHE:
         found.append(([*place, "page_cache"], f"page_cache is one of {', '.join(PAGE_CACHE)}"))
-    if unit.warmups < 0 or unit.pairs < 1:
+    if (unit.warmup or 0) < 0 or unit.pairs < 1:
         found.append(([*place, "counted"], "warmup must be 0 or more, counted 1 or more"))
     if unit.state == "switch" and not unit.switch:
         found.append((place, f"unit {unit.name!r}: the state switch needs `switch` edits"))

@@ -20,7 +20,7 @@ SHOWN_LINES = 8
 
 
 class Screen:
-    """A watcher of the runner: on a terminal it redraws, else it prints a line for each thing that happens."""
+    """A watcher of the runner: on a terminal it redraws, else it prints a line for each event."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(file=sys.stderr, highlight=False)

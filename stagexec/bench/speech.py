@@ -48,8 +48,9 @@ def dominant(cell: Cell) -> str | None:
     stage, spent = max(cell.stages.items(), key=lambda item: item[1].p50)
     share = spent.p50 / cell.total.p50 if cell.total.p50 else 0.0
     spoken = SPOKEN.get(stage, stage)
+    named = stage if spoken == stage else f"{spoken} ({stage})"
     return (
-        f"{where(cell)}, {cell.arm}: {spoken} ({stage}) takes {percent(share)} of "
+        f"{where(cell)}, {cell.arm}: {named} takes {percent(share)} of "
         f"{human(round(cell.total.p50))} (P50 of {cell.n} runs)."
     )
 
@@ -60,6 +61,8 @@ def cut(found: Comparison) -> str:
     amdahl = found.amdahl
     if found.total is None or amdahl is None:
         return f"{head}; no stage changed."
+    if found.total.shown == "not shown":
+        return f"{head} ({found.reason}). {_shown_stages(found)}"
     moved = found.moved_ns[amdahl.stage]
     how = "less" if moved < 0 else "more"
     text = f"{head} ({found.reason}). {amdahl.stage} took {human(round(abs(moved)))} {how}"
@@ -75,6 +78,16 @@ def cut(found: Comparison) -> str:
     else:
         text += " No other stage moved by 2% of the total or more."
     return text
+
+
+def _shown_stages(found: Comparison) -> str:
+    """What single stages show where the total shows nothing."""
+    shown = [
+        f"{stage} {r.shown} (×{r.ratio:.2f})" for stage, r in found.stages.items() if r.shown != "not shown"
+    ]
+    return (
+        f"By itself is shown: {', '.join(shown)}." if shown else "No single stage is shown to have changed."
+    )
 
 
 def same(found: Comparison) -> str:
