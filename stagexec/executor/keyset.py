@@ -60,7 +60,7 @@ class PromptKeys:
         self.keys.make(node_ids)
 
     def _start_anew(self) -> None:
-        """An expansion has brought a node that was linked to before it was there. Answers are not asked again."""
+        """An expansion has brought a node that was linked to before it was there."""
         self.keys = Keys(self._local)
         self._asked.clear()
         self._links.clear()

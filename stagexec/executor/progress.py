@@ -55,6 +55,16 @@ class CoalescedProgress:
         self._note(node_id, state)
         return super().finish_handler(node_id, state, *args, **kwargs)  # type: ignore[misc]
 
+    def enable(self) -> None:
+        """Told again of progress, after a time of not being told: what is remembered may be old."""
+        super().enable()  # type: ignore[misc]
+        self._entries.clear()
+
+    def reset(self) -> None:
+        """The next prompt begins: nothing is said about this one any more."""
+        super().reset()  # type: ignore[misc]
+        self._let_go()
+
     def _note(self, node_id: str, state: Any) -> None:
         """Keep the node's entry, a new one each time: messages that wait to be sent hold the old one."""
         dynprompt = self.registry.dynprompt
@@ -69,8 +79,19 @@ class CoalescedProgress:
             "real_node_id": dynprompt.get_real_node_id(node_id),
         }
 
+    def _states(self, nodes: dict[str, Any]) -> dict[str, Any]:
+        """The entries of all touched nodes in the host's order; `nodes` may grow meanwhile."""
+        states = {}
+        for node_id, state in list(nodes.items()):
+            if node_id not in self._entries:
+                if state["state"].value == "pending":
+                    continue
+                self._note(node_id, state)  # touched while this handler was not told
+            states[node_id] = self._entries[node_id]
+        return states
+
     def _send_progress_state(self, prompt_id: str, nodes: dict[str, Any]) -> None:
-        if len(nodes) <= SMALL:
+        if len(nodes) <= SMALL or self.server_instance is None:
             super()._send_progress_state(prompt_id, nodes)  # type: ignore[misc]
             return
         with self._lock:
@@ -87,17 +108,23 @@ class CoalescedProgress:
     def flush(self) -> None:
         """Send the state that was held back, if one was: the last is always sent."""
         with self._lock:
+            unsent = self._let_go()
+            if unsent is not None:
+                self._send(*unsent)
+
+    def _let_go(self) -> tuple[Any, ...] | None:
+        """Forget what was held back and when it was to be sent; the held back state."""
+        with self._lock:
             unsent, self._unsent = self._unsent, None
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-            if unsent is not None:
-                self._send(*unsent)
+            return unsent
 
     def _send(self, prompt_id: str, nodes: dict[str, Any]) -> None:
         self._unsent = None
         self._spent_ns += COST_NS * len(nodes)
-        message = {"prompt_id": prompt_id, "nodes": dict(self._entries)}
+        message = {"prompt_id": prompt_id, "nodes": self._states(nodes)}
         self.server_instance.send_sync("progress_state", message, self.server_instance.client_id)
 
     def _wait_for_turn(self, now: int) -> None:

@@ -96,8 +96,8 @@ class Path(list[str]):
 def make_validate_inputs(original: Callable[..., Any], takes_path: bool) -> Callable[..., Any]:
     """`execution.validate_inputs` for a host whose own calls it by its global name for each linked node.
 
-    `takes_path`: the host hands down the list of nodes in validation as a fifth argument, and so finds a cycle.
-    Without it the host finds one by RecursionError; here that is raised when a node is asked for within itself.
+    `takes_path`: the host hands down the list of nodes in validation as a fifth argument, and finds cycles by
+    it. Without, it finds one by RecursionError; here that is raised when a node is asked for within itself.
     """
     validate_node = original if takes_path else _once_within_itself(original)
 

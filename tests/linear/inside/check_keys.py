@@ -79,8 +79,35 @@ PLAIN = ("KeyA", "KeyA", "KeyA", "KeyB")
 ODD = ("KeyNamed", "KeyOnce", "KeyTwice", "KeyChanged", "KeyChanged", "KeyChangedAsync")
 NUMBERS = (0, 0.0, -0.0, False, 1, 1.0, True, 1.5, 2**53, 2**53 + 1, float(2**53), 10**40, 1e40)
 EXTREMES = (float("inf"), -float("inf"), SAME_NAN, *NUMBERS)
-OTHERS = (None, "", "a", "1", "\ud800", b"a", [], {}, (), [1], [1.0], (True,), {0: 1}, [1, 2, 3], {1, 2}, object)
-NESTED = ({"x": 1}, {"x": 1.0}, {"x": {}}, {"x": []}, [[]], [{}], [[1], {"y": [2]}], {"x": SAME_NAN}, {"x": {3}})
+OTHERS = (
+    None,
+    "",
+    "a",
+    "1",
+    "\ud800",
+    b"a",
+    [],
+    {},
+    (),
+    [1],
+    [1.0],
+    (True,),
+    {0: 1},
+    [1, 2, 3],
+    {1, 2},
+    object,
+)
+NESTED = (
+    {"x": 1},
+    {"x": 1.0},
+    {"x": {}},
+    {"x": []},
+    [[]],
+    [{}],
+    [[1], {"y": [2]}],
+    {"x": SAME_NAN},
+    {"x": {3}},
+)
 
 constants = st.one_of(
     st.just(1),
@@ -151,14 +178,16 @@ def renamed(prompt: Prompt, names: dict[str, str]) -> Prompt:
 
 @st.composite
 def pairs(draw: Any) -> list[tuple[Prompt, dict[str, Prompt]]]:
-    """Two prompts that follow each other: the second is the first, renamed, reordered or changed in one place."""
+    """Two prompts in a row: the second is the first, renamed, reordered or changed in one place."""
     first, growth = draw(scenes())
     if draw(st.integers(0, 7)) == 0:
         return [(first, growth), draw(scenes())]
     second, more = copy.deepcopy(first), copy.deepcopy(growth)
     if draw(st.booleans()):
         everything = [*second, *(child for graph in more.values() for child in graph)]
-        shuffled = draw(st.permutations(everything)) if draw(st.booleans()) else [f"n{one}" for one in everything]
+        shuffled = (
+            draw(st.permutations(everything)) if draw(st.booleans()) else [f"n{one}" for one in everything]
+        )
         names = dict(zip(everything, shuffled, strict=True))
         second = renamed(second, names)
         more = {names[parent]: renamed(graph, names) for parent, graph in more.items()}
@@ -188,10 +217,10 @@ class Asked(execution.IsChangedCache):
 
 
 CACHES = {
-    "classic": lambda keys: execution.HierarchicalCache(keys),
+    "classic": execution.HierarchicalCache,
     "lru": lambda keys: execution.LRUCache(keys, max_size=3),
     "large lru": lambda keys: execution.LRUCache(keys, max_size=1000),
-    "ram": lambda keys: execution.RAMPressureCache(keys),
+    "ram": execution.RAMPressureCache,
     "null": lambda keys: execution.NullCache(),
 }
 
@@ -202,7 +231,9 @@ async def look(cache: Any, node_ids: Any) -> list[Any]:
     return [(node_id, entry and entry.outputs) for node_id, entry, _ in found]
 
 
-async def play(cache: Any, scene: tuple[Prompt, dict[str, Prompt]], stored: str, epoch: str) -> dict[str, Any]:
+async def play(
+    cache: Any, scene: tuple[Prompt, dict[str, Prompt]], stored: str, epoch: str
+) -> dict[str, Any]:
     """Use the cache as a prompt does; what was found, when, and by whom. `stored`: 0 or 1 for each node."""
     EPOCH[0] = epoch
     prompt, growth = copy.deepcopy(scene[0]), copy.deepcopy(scene[1])
@@ -303,7 +334,10 @@ def test_a_node_that_appears_later_is_seen_by_the_children_that_link_to_it() -> 
         "p": {"class_type": "KeyA", "inputs": {}},
     }
     growth = {
-        "p": {"p.0.0.x": {"class_type": "KeyB", "inputs": {}}, "p.0.0.y": {"class_type": "KeyB", "inputs": {"a": ["p.0.0.x", 0]}}},
+        "p": {
+            "p.0.0.x": {"class_type": "KeyB", "inputs": {}},
+            "p.0.0.y": {"class_type": "KeyB", "inputs": {"a": ["p.0.0.x", 0]}},
+        },
         "early": {"early.0.0.z": {"class_type": "KeyB", "inputs": {"a": ["early", 0], "b": ["p.0.0.x", 0]}}},
     }
     for kind in CACHES:
@@ -314,7 +348,8 @@ def ring(start: int) -> Prompt:
     """A ring of three with a node that hangs on it; nothing of it leads to an output."""
     ids = [str((start + at) % 3) for at in range(3)]
     prompt = {
-        one: {"class_type": "KeyA", "inputs": {"a": [str((int(one) + 1) % 3), 0], "b": int(one) * 0}} for one in ids
+        one: {"class_type": "KeyA", "inputs": {"a": [str((int(one) + 1) % 3), 0], "b": int(one) * 0}}
+        for one in ids
     }
     prompt["tail"] = {"class_type": "KeyB", "inputs": {"a": ["0", 0], "b": ["1", 0]}}
     return prompt

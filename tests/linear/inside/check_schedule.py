@@ -24,7 +24,10 @@ class Plain:
     @classmethod
     def INPUT_TYPES(cls):
         lazy = dict.fromkeys(LAZY, (ANY, {"lazy": True}))
-        return {"required": {"a": (ANY,)}, "optional": {"": (ANY, {}), "b": (ANY, {}), "c": (ANY, {"lazy": 0}), **lazy}}
+        return {
+            "required": {"a": (ANY,)},
+            "optional": {"": (ANY, {}), "b": (ANY, {}), "c": (ANY, {"lazy": 0}), **lazy},
+        }
 
     def run(self, **_):
         return (None, None)
@@ -222,7 +225,13 @@ class Stage:
     def state(self) -> Any:
         one = self.list
         blocking = {source: list(targets.items()) for source, targets in one.blocking.items()}
-        return list(one.pendingNodes), dict(one.blockCount), list(blocking.items()), one.externalBlocks, one.get_ready_nodes()
+        return (
+            list(one.pendingNodes),
+            dict(one.blockCount),
+            list(blocking.items()),
+            one.externalBlocks,
+            one.get_ready_nodes(),
+        )
 
 
 def seen_by(kind: type, play: dict[str, Any]) -> list[Any]:
@@ -242,12 +251,21 @@ def test_every_visit_is_the_host_s(play: dict[str, Any]) -> None:
 def line_of(*classes: str) -> dict[str, Any]:
     """Nodes "0", "1", …, each the only input of the next."""
     return {
-        str(at): {"class_type": name, "inputs": {"a": [str(at - 1), 0]} if at else {}} for at, name in enumerate(classes)
+        str(at): {"class_type": name, "inputs": {"a": [str(at - 1), 0]} if at else {}}
+        for at, name in enumerate(classes)
     }
 
 
 def play_of(prompt: dict[str, Any], *targets: str, **more: Any) -> dict[str, Any]:
-    return {"prompt": prompt, "targets": targets, "cached": set(), "scripts": {}, "growth": {}, "picks": [0], **more}
+    return {
+        "prompt": prompt,
+        "targets": targets,
+        "cached": set(),
+        "scripts": {},
+        "growth": {},
+        "picks": [0],
+        **more,
+    }
 
 
 def visits(kind: type, play: dict[str, Any]) -> list[str]:

@@ -92,7 +92,26 @@ register(Typed, TypedOutput, Judging, JudgingAll, JudgingTypes, NoTypes)
 
 CLASSES = ("Typed", "Typed", "TypedOutput", "TypedOutput", "Judging", "JudgingAll", "JudgingTypes", "NoTypes")
 NAMES = ("number", "text", "flag", "real", "choice", "thing", "lazy", "any", "undeclared")
-CONSTANTS = (0, 1, 2, 3, 4, 9, -7, 1.5, "5", "x", "z", None, True, {}, {"__value__": ["x"]}, {"__value__": 4}, [1], [])
+CONSTANTS = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    9,
+    -7,
+    1.5,
+    "5",
+    "x",
+    "z",
+    None,
+    True,
+    {},
+    {"__value__": ["x"]},
+    {"__value__": 4},
+    [1],
+    [],
+)
 
 
 @st.composite
@@ -102,7 +121,9 @@ def prompts(draw: Any) -> Prompt:
     prompt: Prompt = {}
     for at, node_id in enumerate(ids):
         sources = ids if loose else ids[:at]
-        inputs: dict[str, Any] = {} if draw(st.integers(0, 9)) == 0 else {"number": draw(st.sampled_from(CONSTANTS[:5]))}
+        inputs: dict[str, Any] = (
+            {} if draw(st.integers(0, 9)) == 0 else {"number": draw(st.sampled_from(CONSTANTS[:5]))}
+        )
         for name in draw(st.permutations(NAMES)):
             kind = draw(st.integers(0, 11))
             if kind < 4 and sources:
@@ -292,7 +313,10 @@ def test_input_types_are_asked_once_a_node() -> None:
     register(Asked)
     prompt = chain(40)
     for at in range(1, 40):
-        prompt[str(at)] = {"class_type": "Asked", "inputs": dict.fromkeys(("number", "lazy", "any"), [str(at - 1), 0])}
+        prompt[str(at)] = {
+            "class_type": "Asked",
+            "inputs": {name: [str(at - 1), 0] for name in ("number", "lazy", "any")},
+        }
     with Swapped(OURS):
         assert asyncio.run(execution.validate_prompt("p", prompt, None))[0]
     assert len(asked) == 39

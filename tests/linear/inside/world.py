@@ -1,4 +1,4 @@
-"""The real host's parts and ours side by side, in one process: host classes untouched, ours derived from them.
+"""The real host's parts and ours side by side in one process: the host's untouched, ours derived from them.
 
 Imported by the check_*.py files only, in a process of its own: `STAGEXEC_TEST_TREE` names the host's tree.
 """
@@ -21,11 +21,12 @@ comfy.options.enable_args_parsing()
 import comfy.cli_args
 
 comfy.cli_args.args.cpu = True
-import utils.extra_config  # noqa: F401 (main.py imports it first too: others have a module called utils)
+import utils.extra_config  # noqa: F401, I001 (as main.py: others have a module called utils too)
 
 import execution
 import nodes
 from comfy_execution import cache_provider  # noqa: F401 (for the check files)
+from comfy_execution import progress as progress_module  # noqa: F401 (likewise)
 from comfy_execution.graph import DynamicPrompt, NodeNotFoundError  # noqa: F401 (likewise)
 
 from stagexec.executor.keyset import MerkleKeySet
@@ -44,7 +45,7 @@ OurKeys = mixed(MerkleKeySet)(API, execution, HostKeys)
 OurList = mixed(Schedule)(API, execution, HostList)
 OurProgress = mixed(CoalescedProgress)(API, execution, HostProgress)
 
-# The same graphs each time, and no shrinking, which takes minutes; STAGEXEC_TEST_EXAMPLES explores and shrinks.
+# The same graphs each time, and no shrinking, which takes minutes. STAGEXEC_TEST_EXAMPLES explores.
 EXPLORE = int(os.environ.get("STAGEXEC_TEST_EXAMPLES", "0"))
 settings.register_profile(
     "ours",
