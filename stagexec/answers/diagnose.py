@@ -67,7 +67,7 @@ def model_reload(run: Run, same: Sequence[Run]) -> list[Diagnosis]:
 
 
 def loads(run: Run) -> Counter[tuple[Any, str, int | None]]:
-    """(identity, class, bytes) of each model that was asked onto the device and was not there -> how often."""
+    """(identity, class, bytes) of each model that was not on the device when asked for -> how often."""
     found: Counter[tuple[Any, str, int | None]] = Counter()
     for mark in run.marks:
         if mark.name == "model_load":

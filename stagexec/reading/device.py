@@ -55,7 +55,7 @@ def times(run: Run) -> DeviceTimes:
     known = [length for length in lengths if length is not None]
     unknown = Counter(reason for reason in reasons if reason not in (None, OUTSIDE, "no_device"))
     total = sum(known) if known else None
-    return DeviceTimes(lengths, reasons, stages, visits, total, dict(unknown))  # type: ignore[arg-type]
+    return DeviceTimes(lengths, reasons, stages, visits, total, dict(unknown))
 
 
 def _reason(word: str | None) -> str | None:

@@ -19,7 +19,7 @@ COLUMNS = ("at_ns", "device", "allocated_bytes", "reserved_bytes", "dynamic_byte
 MAX_SAMPLES = 100_000
 
 dynamic_vram: Callable[[], int | None] | None = None
-"""The host's own figure for the memory its dynamic VRAM holds, bytes; set by host/, None where there is none."""
+"""The host's own figure for the bytes that its dynamic VRAM holds; set by host/, None where there is none."""
 
 _process: Any = None
 
@@ -81,7 +81,7 @@ def rss() -> int | None:
     global _process
     if _process is None:
         try:
-            import psutil
+            import psutil  # type: ignore[import-untyped]
         except ImportError:
             return None
         _process = psutil.Process()

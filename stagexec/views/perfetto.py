@@ -88,10 +88,14 @@ def _interval(pid: int, tid: int, name: str, start: int, length: int, **args: An
 
 def _names(pid: int, process: str, threads: dict[int, str]) -> list[Event]:
     """Metadata: what the rows are called, and their order."""
-    found: list[Event] = [{"ph": "M", "pid": pid, "tid": 0, "name": "process_name", "args": {"name": process}}]
+    found: list[Event] = [
+        {"ph": "M", "pid": pid, "tid": 0, "name": "process_name", "args": {"name": process}}
+    ]
     for tid, name in threads.items():
         found.append({"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": name}})
-        found.append({"ph": "M", "pid": pid, "tid": tid, "name": "thread_sort_index", "args": {"sort_index": tid}})
+        found.append(
+            {"ph": "M", "pid": pid, "tid": tid, "name": "thread_sort_index", "args": {"sort_index": tid}}
+        )
     return found
 
 
@@ -108,7 +112,9 @@ def _ledger(run: dict[str, Any], zero: int) -> list[Event]:
 def _visits(run: dict[str, Any], zero: int) -> list[Event]:
     found = []
     for v in run["visits"]:
-        told = {key: v[key] for key in ("visit", "node_id", "kind", "stage", "self_ns", "device_ns", "parent")}
+        told = {
+            key: v[key] for key in ("visit", "node_id", "kind", "stage", "self_ns", "device_ns", "parent")
+        }
         name, length = f"{v['node_id']} {v['class_type']}", v["end_ns"] - v["start_ns"]
         found.append(_interval(RUN_PID, VISITS_TID, name, v["start_ns"] - zero, length, **told))
     return found
@@ -120,11 +126,9 @@ def _lanes(run: dict[str, Any], zero: int) -> list[Event]:
     found: list[Event] = []
     for span in sorted(run["spans"], key=lambda one: int(one["start_ns"])):
         lane = span["lane"]
-        for place, (name, free_at) in enumerate(rows):
-            if name == lane and free_at <= span["start_ns"]:
-                break
-        else:
-            place = len(rows)
+        free = (at for at, (name, end) in enumerate(rows) if name == lane and end <= span["start_ns"])
+        place = next(free, len(rows))
+        if place == len(rows):
             rows.append((lane, 0))
         rows[place] = (lane, span["end_ns"])
         start, length = span["start_ns"] - zero, span["end_ns"] - span["start_ns"]

@@ -181,7 +181,10 @@ class FakeGpu:
 
     def stats(self, device: int) -> dict[str, Any]:
         current = {"all": {"current": self.allocated[device], "peak": 10**9}}
-        return {"allocated_bytes": current, "reserved_bytes": {"all": {"current": self.allocated[device] + 10}}}
+        return {
+            "allocated_bytes": current,
+            "reserved_bytes": {"all": {"current": self.allocated[device] + 10}},
+        }
 
     def reset_peak(self, *_args: Any) -> None:
         self.peaks_reset += 1

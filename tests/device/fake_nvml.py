@@ -14,7 +14,7 @@ Function = Callable[..., int]
 
 
 class FakeNvml:
-    """Two devices. `missing` are functions that the driver lacks, `refused` those it answers NOT_SUPPORTED."""
+    """Two devices. `missing` are functions that the driver lacks, `refused` those it does not support."""
 
     def __init__(self) -> None:
         self.devices = 2

@@ -86,7 +86,8 @@ def test_the_offload_functions_are_traced_through_as_well(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("flag", "name"), [("use_sage_attention", "attention_sage"), ("use_split_cross_attention", "attention_split")]
+    ("flag", "name"),
+    [("use_sage_attention", "attention_sage"), ("use_split_cross_attention", "attention_split")],
 )
 def test_what_the_command_line_asks_for_is_known(
     monkeypatch: pytest.MonkeyPatch, flag: str, name: str

@@ -9,7 +9,7 @@ import pytest
 
 from stagexec.answers.diagnose import Diagnosis, diagnose, swings
 from stagexec.reading import store
-from tests.reading.fake_journal import MS, S, TINY, FakeJournal, FakeRun, reseeded_run, tiny_run
+from tests.reading.fake_journal import MS, TINY, FakeJournal, FakeRun, S, reseeded_run, tiny_run
 
 UNET: dict[str, Any] = {"class": "SDXL", "id": 1, "bytes": 5_000_000_000, "resident": False}
 
@@ -60,7 +60,9 @@ def with_memory(tmp_path: Path, *allocated: int) -> dict[str, Diagnosis]:
     journal = FakeJournal().head(timing="events")
     run = FakeRun(journal, "aaaa", TINY).start()
     layers = {"device": 0, "reserved_bytes": None, "dynamic_bytes": None, "rss_bytes": 1}
-    run.columns("memory", *[{"at_ns": at * MS, "allocated_bytes": a, **layers} for at, a in enumerate(allocated)])
+    run.columns(
+        "memory", *[{"at_ns": at * MS, "allocated_bytes": a, **layers} for at, a in enumerate(allocated)]
+    )
     run.close()
     return found(tmp_path, journal)
 

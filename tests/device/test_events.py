@@ -127,9 +127,7 @@ def test_a_failed_run_keeps_the_device_time_it_used(recorder: Recorder, gpu: Fak
     assert shown["device_reason"] is None
 
 
-def test_after_a_device_side_assert_the_rest_is_null_and_says_why(
-    recorder: Recorder, gpu: FakeGpu
-) -> None:
+def test_after_a_device_side_assert_the_rest_is_null_and_says_why(recorder: Recorder, gpu: FakeGpu) -> None:
     run = recorder.begin()
     run.enter("sampling")
     gpu.launch(10 * MS)

@@ -44,7 +44,11 @@ def test_no_peak_counter_is_reset_and_the_peak_of_the_process_is_told_as_such(
     told = recorder.finish(run)["memory"]
     assert gpu.peaks_reset == 0
     assert told["allocator_peak_bytes"] == 700
-    assert (told["allocated_bytes"], told["device_used_bytes"], told["device_total_bytes"]) == (700, 700, 1000)
+    assert (told["allocated_bytes"], told["device_used_bytes"], told["device_total_bytes"]) == (
+        700,
+        700,
+        1000,
+    )
     assert told["rss_bytes"] > 1_000_000
 
 

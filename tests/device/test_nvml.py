@@ -1,4 +1,4 @@
-"""NVML: devices and samples where it answers, a reason where it does not. The library is a fake in C's place."""
+"""NVML: devices and samples where it answers, a reason where it does not; on a fake library in C's place."""
 
 from __future__ import annotations
 

@@ -95,7 +95,14 @@ def torch_trace(mono_ns: int) -> dict[str, Any]:
         "baseTimeNanoseconds": 1,
         "traceEvents": [
             {"ph": "M", "name": "process_name", "pid": 77, "tid": 0, "args": {"name": "python"}},
-            {"ph": "X", "name": f"stagexec.anchor/{mono_ns}", "pid": 77, "tid": 77, "ts": 9e12 + 0.5, "dur": 3},
+            {
+                "ph": "X",
+                "name": f"stagexec.anchor/{mono_ns}",
+                "pid": 77,
+                "tid": 77,
+                "ts": 9e12 + 0.5,
+                "dur": 3,
+            },
             {"ph": "X", "name": "aten::mm", "pid": 77, "tid": 77, "ts": 9e12 + 1000.5, "dur": 20},
             {"ph": "X", "name": "kernel", "pid": 0, "tid": 7, "ts": 9e12 + 2000.5, "dur": 20},
         ],

@@ -1,4 +1,4 @@
-"""The profile of one run: armed by a file, recorded by torch, told as artifacts; a broken part costs itself."""
+"""The profile of one run: armed by a file, recorded by torch, its files artifacts of the run."""
 
 from __future__ import annotations
 
@@ -134,7 +134,9 @@ def test_ranges_follow_the_stages_and_the_last_is_ended(ledger: Path) -> None:
 
     profile = Profile("0123456789", ledger, time.perf_counter_ns)
     profile._profiler = type("P", (), {"stop": lambda self: None})()
-    profile._torch = type("T", (), {"profiler": type("R", (), {"record_function": Range}), "cuda": torch.cuda})
+    profile._torch = type(
+        "T", (), {"profiler": type("R", (), {"record_function": Range}), "cuda": torch.cuda}
+    )
     profile.range("sampling", "3")
     profile.range("vae_decode", None)
     profile.stop()

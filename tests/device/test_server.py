@@ -45,7 +45,8 @@ def run(server: lab.Server, seed: int) -> dict[str, Any]:
     end = time.monotonic() + 30
     while True:
         shown = call(server, "show", prompt_id, "--json")
-        if shown["outcome"] is not None or time.monotonic() > end:
+        known = shown["outcome"] is not None and shown["condition_id"] is not None  # told a moment later
+        if known or time.monotonic() > end:
             return shown
         time.sleep(0.1)
 

@@ -154,7 +154,10 @@ def test_no_synchronisation_is_added(ledger: Path, torch: Any, work: Any, tmp_pa
             work(2)
             run.leave(depth)
 
-    without, with_events = synchronisations(torch, tmp_path, plain), synchronisations(torch, tmp_path, recorded)
+    without, with_events = (
+        synchronisations(torch, tmp_path, plain),
+        synchronisations(torch, tmp_path, recorded),
+    )
     finish(ledger, run)
     assert with_events == without
 

@@ -88,7 +88,8 @@ class EventClock:
 
     def between_ns(self, first: Any, second: Any) -> int:
         """See DeviceClock. The driver gives milliseconds as a 32-bit float: neighbours, never far ends."""
-        return round(first.elapsed_time(second) * 1e6)
+        length: float = first.elapsed_time(second)
+        return round(length * 1e6)
 
     def release(self, points: list[Point]) -> None:
         """See DeviceClock."""
