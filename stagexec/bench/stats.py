@@ -19,6 +19,7 @@ LEAST_PAIRS = 4
 """With fewer pairs no interval is given and nothing is shown."""
 SIGN_FLIP_FROM = 8
 """From this many pairs on a sign-flip test can reach the 1% level."""
+BOOTSTRAP_FROM = 8
 LEVEL = 0.01
 ONE_TIME = 0.8
 """From this share on, what the first run paid more than the second is a one-time cost."""
@@ -82,13 +83,21 @@ def paired_ratio(values: Sequence[float], reference: Sequence[float], seed: int 
 
 
 def _interval(logs: Any, seed: int) -> tuple[float, float]:
-    """Studentized bootstrap: at ten pairs a plain percentile interval is too narrow."""
+    """Studentized bootstrap: at ten pairs a plain percentile interval is too narrow.
+
+    Below BOOTSTRAP_FROM pairs there is too little to draw from, and Student's t interval is given.
+    """
     import numpy as np
 
     n, mean = len(logs), float(logs.mean())
     error = float(logs.std(ddof=1)) / math.sqrt(n)
     if error <= 1e-12:  # all pairs alike: nothing to resample
         return mean, mean
+    if n < BOOTSTRAP_FROM:
+        from scipy import stats
+
+        reach = float(stats.t.ppf(0.975, n - 1)) * error
+        return mean - reach, mean + reach
     rng = np.random.default_rng(seed)
     drawn = logs[rng.integers(0, n, size=(RESAMPLES, n))]
     errors = drawn.std(axis=1, ddof=1) / math.sqrt(n)

@@ -24,7 +24,7 @@ from stagexec.bench.client import Refused
             "main.py: error: argument --fast: invalid PerformanceFeature value: 'x'",
         ),
         (
-            "ERROR\nTo use it, the `sageattention` package must be installed first.\ncommand:\n\tpip install it",
+            "ERROR\nTo use it, the `sageattention` package must be installed first.\ncommand: pip",
             "To use it, the `sageattention` package must be installed first.",
         ),
         ("a\nTraceback\ntorch.OutOfMemoryError: no room\nbye\n", "torch.OutOfMemoryError: no room"),

@@ -1,4 +1,4 @@
-"""The bench on real servers, at the smallest size: proofs, a refusal, a server that cannot start, a report."""
+"""The bench on real servers, at the smallest size: proofs, refusals, a failed start, a report."""
 
 from __future__ import annotations
 
