@@ -81,7 +81,9 @@ def accept(api: Any, item: Any, stop: dict[str, Any]) -> None:
     fields = describe(api, prompt, list(outputs))
     condition_id, more = condition_of(api, prompt, extra_data, list(outputs)) or NO_CONDITION
     fields.update(more, **stop, number=number, validate_ns=validated.pop(str(prompt_id), None))
-    live.accept(str(prompt_id), fields, condition_id)
+    run = live.accept(str(prompt_id), fields, condition_id)
+    if run is not None:
+        api.keep_condition(run, prompt, extra_data, list(outputs), fields)
 
 
 @guarded

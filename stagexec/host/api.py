@@ -24,6 +24,7 @@ class HostApi:
         self.stage_of = self.node_stages.stage_of
         self.conditions = Conditions(self)
         self.condition_of = self.conditions.of
+        self.keep_condition = self.conditions.keep
         self.executor_used = "native"
         self.timing = "baseline"
 

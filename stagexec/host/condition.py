@@ -1,87 +1,294 @@
-"""What is in use at run time, for a run's condition: filled field by field from the host and the machine."""
+"""The condition of each run: what was really in use, gathered off the run's path and named by its hash.
+
+At acceptance only the prompt's hash is taken. When execution ends, the models that the run used are read
+off (well under a millisecond); all the rest happens on a thread of its own, which files `identity` and, when
+every content hash is known, `condition`.
+"""
 
 from __future__ import annotations
 
-import importlib.metadata
-import os
-import platform
+import atexit
+import logging
+import queue
+import threading
+import weakref
+from collections import OrderedDict
+from pathlib import Path
 from typing import Any
 
-from stagexec.host import devices
-from stagexec.record import condition, live
+import msgspec
+
+from stagexec.host import machine, packs, prompt_fields, used_models
+from stagexec.host.content_hash import Hashes
+from stagexec.record import condition, fingerprint, live
+from stagexec.record.guard import guarded, note
+from stagexec.record.run import Run
+
+log = logging.getLogger("stagexec")
+
+REMEMBERED = 256
+"""So many prompts, and sets of model files, are remembered with the models they used."""
+
+AT_EXIT_S = 2.0
+"""At the end of the process, wait this long for conditions that are nearly known."""
+
+NOT_USED = "no model was used in this run, nor by this prompt before"
+PLAIN = "the weights are not quantised"
+NOT_COMPILED = "no model is compiled"
+NO_FILE = "no such file in the prompt"
+
+
+class Accepted(msgspec.Struct, gc=False):
+    """What is kept of a prompt until its run has ended."""
+
+    prompt: Any
+    extra_data: Any
+    outputs: list[str]
+    prompt_hash: str
+    seeds: list[Any]
+
+
+class Used(msgspec.Struct):
+    """What was read off when execution ended."""
+
+    models: dict[str, dict[str, Any]]
+    attention: list[str]
+    timing: str
+    preview: str | None
+    cached: bool
 
 
 class Conditions:
-    """Makes the condition of each accepted prompt. What the process holds fixed is looked up once."""
+    """Makes the condition of each run. What the process holds fixed is looked up once."""
 
     def __init__(self, api: Any) -> None:
         self.api = api
-        self._fixed: dict[str, Any] | None = None
+        self.idle = threading.Event()
+        self.idle.set()
+        self._accepted: weakref.WeakKeyDictionary[Run, Accepted] = weakref.WeakKeyDictionary()
+        self._queue: queue.SimpleQueue[tuple[Run, Accepted, Used]] = queue.SimpleQueue()
+        self._waiting = 0
+        self._lock = threading.Lock()
+        self._fixed: tuple[dict[str, Any], dict[str, str]] | None = None
+        self._lock_hash: str | None = None
+        self._hashes: Hashes | None = None
+        self._of_prompt: OrderedDict[Any, prompt_fields.PromptFields] = OrderedDict()
+        self._models: OrderedDict[str, Used] = OrderedDict()
         self._stored: set[str] = set()
+
+    # ---- on the host's own threads ---------------------------------------------------------------
 
     def of(
         self, prompt: dict[str, Any], extra_data: dict[str, Any], outputs: list[str]
-    ) -> tuple[str, dict[str, Any]]:
-        """(condition id, {prompt_hash, seeds}) of a prompt; the manifest goes to the ledger once."""
+    ) -> tuple[str | None, dict[str, Any]]:
+        """(None, {prompt_hash, seeds}) of a prompt that is being accepted: its condition is not known yet."""
         prompt_hash, seeds = condition.api_prompt_hash(prompt)
-        workflow, reason = condition.workflow_hash(extra_data, seeds)
-        if self._fixed is None:
-            self._fixed = self._look()
-        fields = {
-            **self._fixed,
-            "api_prompt_hash": prompt_hash,
-            "workflow_hash": workflow,
-            "selected_outputs": sorted(outputs),
-            "timing_mode": live.next_timing(),
-        }
-        reasons = devices.identity_reasons()
-        if reason:
-            reasons["workflow_hash"] = reason
-        whole = condition.manifest(fields, reasons)
+        return None, {"prompt_hash": prompt_hash, "seeds": seeds}
+
+    @guarded
+    def keep(self, run: Run, prompt: Any, extra_data: Any, outputs: list[str], known: dict[str, Any]) -> None:
+        """Remember what `run` was asked for. The prompt itself is kept: the host writes its answers into it."""
+        told = Accepted(prompt, extra_data, outputs, known["prompt_hash"], known["seeds"])
+        self._accepted[run] = told
+
+    def start(self) -> None:
+        """Begin to make conditions, once delivery has been set up."""
+        close = live.after_execution
+
+        def after_execution(run: Run, history: dict[str, Any]) -> None:
+            self.executed(run)
+            if close is not None:
+                close(run, history)
+
+        live.after_execution = after_execution
+        threading.Thread(target=self._loop, name="stagexec-condition", daemon=True).start()
+        atexit.register(self.idle.wait, AT_EXIT_S)
+
+    @guarded
+    def executed(self, run: Run) -> None:
+        """Execution has ended: read off what was used. On the worker's thread, so it only reads."""
+        told = self._accepted.pop(run, None)
+        if told is None:
+            return
+        used = Used(
+            models=used_models.read(run),
+            attention=sorted(run.attention),
+            timing=str(getattr(run, "timing", None) or live.timing),
+            preview=machine.preview_mode(),
+            cached=bool(run.cached),
+        )
+        with self._lock:
+            self._waiting += 1
+            self.idle.clear()
+        self._queue.put((run, told, used))
+
+    # ---- on our own thread -----------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        while True:
+            run, told, used = self._queue.get()
+            try:
+                self.finish(run, told, used)
+            except Exception as error:  # noqa: BLE001 (the fence of this thread; the run stays without)
+                note("Conditions.finish", error)
+            with self._lock:
+                self._waiting -= 1
+                if not self._waiting:
+                    self.idle.set()
+
+    def finish(self, run: Run, told: Accepted, used: Used) -> str:
+        """File the run's `identity` and its `condition`; the condition's id."""
+        self._file_identity(run, told)
+        whole = self.manifest(told, used)
         found = condition.condition_id(whole)
         if found not in self._stored and live.journal is not None:
             self._stored.add(found)
             live.journal.put_condition(whole)
-        return found, {"prompt_hash": prompt_hash, "seeds": seeds}
+        run.condition_id = found
+        live.journal_event(run, "condition", source="process", missing=sorted(whole.reasons))
+        return found
 
-    def _look(self) -> dict[str, Any]:
-        management = self.api.model_management
-        args = self.api.execution.args
-        torch = self.api.torch
-        return {
-            **devices.identity(),
-            "host_version": self.api.version(),
-            "frontend_version": package("comfyui-frontend-package"),
-            "cpu": f"{platform.processor() or platform.machine()}, {os.cpu_count()} logical cores",
-            "ram_bytes": int(getattr(management, "total_ram", 0) * 1024**2) or None,
-            "torch": str(torch.__version__),
-            "cuda": torch.version.cuda if str(management.cpu_state).endswith("GPU") else None,
-            "python": platform.python_version(),
-            "os": f"{platform.system()} {platform.release()} {platform.machine()}",
-            "vram_mode": str(management.vram_state).rsplit(".", 1)[-1],
-            "cache_mode": cache_mode(args),
-            "preview_mode": str(getattr(args, "preview_method", None)),
-            "executor": self.api.executor_used,
-            "queue_policy": "priority number, then first come",
-            "concurrency": 1,
-        }
+    def _file_identity(self, run: Run, told: Accepted) -> None:
+        digests = fingerprint.fields_of(told.prompt)
+        live.journal_event(run, "identity", source="process", **digests, packs=self._packs(told.prompt))
+
+    def _packs(self, prompt: dict[str, Any]) -> dict[str, str]:
+        classes = self.api.nodes.NODE_CLASS_MAPPINGS
+        found = {}
+        for name in {str(node.get("class_type")) for node in prompt.values()}:
+            place = str(getattr(classes.get(name), "RELATIVE_PYTHON_MODULE", ""))
+            if place.startswith("custom_nodes."):
+                found[name] = place.partition(".")[2]
+        return found
+
+    def manifest(self, told: Accepted, used: Used) -> condition.Manifest:
+        """Every field, from the process, the prompt, the files and what was read off."""
+        if self._fixed is None:
+            self._fixed = machine.fixed(self.api)
+        fields, reasons = dict(self._fixed[0]), dict(self._fixed[1])
+        workflow, reason = condition.workflow_hash(told.extra_data, told.seeds)
+        fields["workflow_hash"] = workflow
+        reasons["workflow_hash"] = reason or ""
+        fields["api_prompt_hash"] = told.prompt_hash
+        fields["selected_outputs"] = sorted(told.outputs)
+        fields["custom_nodes_hash"] = self._custom_nodes()
+        fields["timing_mode"], fields["preview_mode"] = used.timing, used.preview
+        reasons["preview_mode"] = "the host does not tell"
+        asked = self._asked(told)
+        fields.update(asked.fields)
+        reasons.update(asked.reasons)
+        self._read_back(told, used, asked, fields, reasons)
+        self._content(asked, fields, reasons)
+        self._delivery(asked, fields, reasons)
+        return condition.manifest(fields, reasons)
+
+    def _asked(self, told: Accepted) -> prompt_fields.PromptFields:
+        key = (told.prompt_hash, tuple(told.outputs))
+        known = self._of_prompt.get(key)
+        if known is None:
+            classes = self.api.nodes.NODE_CLASS_MAPPINGS
+
+            def stage_of(name: str) -> str:
+                return str(self.api.stage_of(name, classes.get(name))[0])
+
+            known = self._of_prompt[key] = prompt_fields.read(told.prompt, told.outputs, stage_of)
+            _bound(self._of_prompt)
+        return known
+
+    def _custom_nodes(self) -> str:
+        if self._lock_hash is None:
+            self._lock_hash, packs_found = packs.lock()
+            self._store_lock(self._lock_hash, packs_found)
+        return self._lock_hash
+
+    def _store_lock(self, name: str, found: dict[str, Any]) -> None:
+        if live.journal is None:
+            return
+        path = live.journal.folder / "locks" / f"{name}.json"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(condition.canonical(found))
+        except OSError as error:
+            log.warning("stagexec: the custom-node lock cannot be written: %s", error)
+
+    def _read_back(
+        self,
+        told: Accepted,
+        used: Used,
+        asked: prompt_fields.PromptFields,
+        fields: dict[str, Any],
+        reasons: dict[str, str],
+    ) -> None:
+        """What the models were. A run that had them from the cache is told by what its prompt used before."""
+        loaders = fingerprint.digest(asked.loaders)
+        before = self._models.get(told.prompt_hash)
+        if before is None and used.cached:
+            before = self._models.get(loaders)
+        models = {**(before.models if before else {}), **used.models}
+        attention = sorted({*(before.attention if before else ()), *used.attention})
+        for key in (told.prompt_hash, loaders):
+            self._models[key] = msgspec.structs.replace(used, models=models, attention=attention)
+            self._models.move_to_end(key)
+        _bound(self._models)
+        if not models:
+            reasons.update(dict.fromkeys(("precision", "quantization", "compile_mode"), NOT_USED))
+        else:
+            fields["precision"] = {
+                name: f"{one['weights']} weights, {one['compute']} compute" for name, one in models.items()
+            }
+            fields["quantization"] = _those(models, "quantization")
+            fields["compile_mode"] = _those(models, "compile")
+            reasons.update(quantization=PLAIN, compile_mode=NOT_COMPILED)
+        configured = live.attention_facts.get("configured")
+        fields["attention_backend"] = attention or ([configured] if configured and models else None)
+        reasons["attention_backend"] = NOT_USED
+
+    def _content(
+        self, asked: prompt_fields.PromptFields, fields: dict[str, Any], reasons: dict[str, str]
+    ) -> None:
+        """Hashes of the model files, in the order of work."""
+        found: dict[str, list[Any]] = {}
+        lost = set(asked.lost)
+        for one in asked.files:
+            try:
+                known = self._hashed(one.path)
+            except OSError:
+                lost.add(one.field)
+                continue
+            content = [known.sha256, *one.strengths] if one.strengths else known.sha256
+            found.setdefault(one.field, []).append(content)
+        for field in ("model_hash", "vae_hash", "text_encoder_hash", "lora_hashes"):
+            values = found.get(field, [])
+            single = len(values) == 1 and field != "lora_hashes"
+            fields[field] = (values[0] if single else values or None) if field not in lost else None
+            reasons[field] = prompt_fields.NOT_FOUND if field in lost else NO_FILE
+
+    def _hashed(self, path: str) -> Any:
+        if self._hashes is None:
+            folder = live.journal.folder if live.journal is not None else Path()
+            self._hashes = Hashes(folder, lambda: live.run is not None)
+        return self._hashes.of(path)
+
+    def _delivery(
+        self, asked: prompt_fields.PromptFields, fields: dict[str, Any], reasons: dict[str, str]
+    ) -> None:
+        names = ("ffmpeg_version", "ffmpeg_build")
+        if asked.encodes:
+            version, build, reason = (
+                machine.encoder_program() if asked.by_program else machine.encoder_library()
+            )
+            fields.update(zip(names, (version, build), strict=True))
+            reasons.update(dict.fromkeys(names, reason or ""))
+        else:
+            reasons.update(dict.fromkeys(names, prompt_fields.NO_ENCODER))
+        committed = "temporary file, synced, verified, renamed"
+        fields["delivery_semantics"] = committed if asked.delivers else "written by the node, then verified"
 
 
-def cache_mode(args: Any) -> str:
-    """The host's cache between prompts, by its own arguments."""
-    if getattr(args, "cache_none", False):
-        return "none"
-    if getattr(args, "cache_lru", 0):
-        return f"lru {args.cache_lru}"
-    if getattr(args, "cache_classic", False):
-        return "classic"
-    ram = getattr(args, "cache_ram", None)
-    return f"ram {ram}" if ram else "default"
+def _those(models: dict[str, dict[str, Any]], name: str) -> dict[str, str] | None:
+    return {model: one[name] for model, one in models.items() if one[name] is not None} or None
 
 
-def package(name: str) -> str | None:
-    """Version of an installed distribution, or None."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def _bound(known: OrderedDict[Any, Any]) -> None:
+    while len(known) > REMEMBERED:
+        known.popitem(last=False)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from stagexec.host import used_models
 from stagexec.record import live
 from stagexec.record.guard import guarded
 
@@ -67,6 +68,7 @@ def model_load(run: Any, arguments: dict[str, Any]) -> None:
     `resident` (how many the host already lists as loaded). The mark's stage is the one that asks. Under dynamic VRAM also marks the run, once, because
     weights are then paged in during the forward pass and the stage's time is a lower bound.
     """
+    used_models.note(run, arguments["models"])
     described = [_describe(model) for model in arguments["models"]]
     resident = sum(one["resident"] for one in described)
     run.mark(

@@ -1,0 +1,216 @@
+"""What a prompt itself holds fixed: sizes, samplers, model files, encoder settings, its chain of work."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from stagexec.record.fingerprint import is_link
+
+NAMES: dict[str, tuple[str, ...]] = {
+    "width": ("width",),
+    "height": ("height",),
+    "frames": ("length", "frames", "num_frames", "video_frames", "frame_count"),
+    "fps": ("fps", "frame_rate"),
+    "batch": ("batch_size",),
+    "steps": ("steps",),
+    "sampler": ("sampler_name", "sampler"),
+    "scheduler": ("scheduler",),
+    "cfg": ("cfg", "guidance", "cfg_scale"),
+}
+"""Field -> names that the host's nodes and packs give such an input."""
+
+ENCODER: dict[str, tuple[str, ...]] = {
+    "codec": ("codec",),
+    "preset": ("preset",),
+    "quality": ("quality", "crf", "bitrate"),
+    "pixel_format": ("pixel_format", "pix_fmt"),
+    "filters": ("filters",),
+    "container": ("container", "format"),
+    "encoder_threads": ("threads",),
+    "hwaccel": ("hwaccel",),
+}
+"""Likewise, of nodes that encode."""
+
+TILE_NAMES = ("tile_size", "overlap", "temporal_size", "temporal_overlap")
+
+FIELD_OF: dict[str, str] = {
+    "loras": "lora_hashes",
+    "vae": "vae_hash",
+    "vae_approx": "vae_hash",
+    "text_encoders": "text_encoder_hash",
+    "clip": "text_encoder_hash",
+}
+"""Kind of the host's model folder -> field; every other kind is the model's."""
+
+FOLDER_BY_INPUT: dict[str, str] = {
+    "ckpt_name": "checkpoints",
+    "unet_name": "diffusion_models",
+    "vae_name": "vae",
+    "lora_name": "loras",
+    "control_net_name": "controlnet",
+    "style_model_name": "style_models",
+    "clip_name": "text_encoders",
+    "clip_name1": "text_encoders",
+    "clip_name2": "text_encoders",
+    "clip_name3": "text_encoders",
+    "clip_name4": "text_encoders",
+}
+
+ENDINGS = (".safetensors", ".sft", ".ckpt", ".pt", ".pt2", ".pth", ".bin", ".pkl", ".gguf", ".onnx")
+
+NO_INPUT = "no node of the prompt has such an input"
+BY_LINK = "given by a link, not by a constant"
+NO_ENCODER = "nothing is encoded in this prompt"
+LEFT_TO_ENCODER = "left to the encoder"
+NOT_FOUND = "a file that the prompt names was not found"
+
+
+class ModelFile(NamedTuple):
+    """A model file that the prompt names. `strengths`: of a LoRA."""
+
+    field: str
+    path: str
+    strengths: tuple[Any, ...]
+
+
+class PromptFields(NamedTuple):
+    """What was found: values, reasons for what was not, the model files, and what names them."""
+
+    fields: dict[str, Any]
+    reasons: dict[str, str]
+    files: list[ModelFile]
+    lost: set[str]
+    """Fields whose file was not found."""
+    loaders: list[Any]
+    encodes: bool = False
+    by_program: bool = False
+    """Encoded by the ffmpeg program that our node starts, not by a library in this process."""
+    delivers: bool = False
+
+
+StageOf = Callable[[str], str]
+
+
+def read(prompt: Mapping[str, Any], outputs: Iterable[str], stage_of: StageOf) -> PromptFields:
+    """Look through the nodes that `outputs` depend on. `stage_of` gives the stage of a class name."""
+    nodes = ancestors(prompt, outputs)
+    stages = {node_id: stage_of(str(node.get("class_type"))) for node_id, node in nodes.items()}
+    found = PromptFields({}, {}, [], set(), [])
+    for field, names in NAMES.items():
+        _constants(found, field, names, nodes.values(), NO_INPUT)
+    encoders = [node for node_id, node in nodes.items() if stages[node_id] == "encode_mux"]
+    for field, names in ENCODER.items():
+        _constants(found, field, names, encoders, LEFT_TO_ENCODER if encoders else NO_ENCODER)
+    if "frames" not in found.fields and not encoders and found.reasons["frames"] == NO_INPUT:
+        found.fields["frames"] = 1
+    found.fields["vae_tiling"] = tiling(nodes.values())
+    chain = [str(nodes[one].get("class_type")) for one in nodes if stages[one] == "postprocess"]
+    found.fields["postprocess_chain"] = chain
+    _files(found, nodes)
+    classes = {str(node.get("class_type")) for node in nodes.values()}
+    return found._replace(
+        encodes=bool(encoders),
+        by_program="StagexecEncodeVideo" in classes,
+        delivers="StagexecDeliver" in classes,
+    )
+
+
+def ancestors(prompt: Mapping[str, Any], outputs: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+    """The nodes that `outputs` depend on, each after those it takes inputs from; ties by node id."""
+    order: dict[str, Mapping[str, Any]] = {}
+    waiting = [(node_id, False) for node_id in sorted(map(str, outputs), reverse=True)]
+    seen: set[str] = set()
+    while waiting:
+        node_id, done = waiting.pop()
+        node = prompt.get(node_id)
+        if not isinstance(node, Mapping):
+            continue
+        if done:
+            order[node_id] = node
+        elif node_id not in seen:
+            seen.add(node_id)
+            waiting.append((node_id, True))
+            linked = {value[0] for value in _inputs(node).values() if is_link(value)}
+            waiting += [(one, False) for one in sorted(linked, reverse=True) if one not in seen]
+    return order
+
+
+def _inputs(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    inputs = node.get("inputs")
+    return inputs if isinstance(inputs, Mapping) else {}
+
+
+def _constants(
+    found: PromptFields, field: str, names: tuple[str, ...], nodes: Iterable[Mapping[str, Any]], reason: str
+) -> None:
+    """One value, or a list in the order of work when there are several different ones."""
+    values: list[Any] = []
+    linked = False
+    for node in nodes:
+        inputs = _inputs(node)
+        for name in names:
+            if name not in inputs:
+                continue
+            value = inputs[name]
+            if is_link(value):
+                linked = True
+            elif value not in values and value != "":
+                values.append(value)
+    if values:
+        found.fields[field] = values[0] if len(values) == 1 else values
+    else:
+        found.reasons[field] = BY_LINK if linked else reason
+
+
+def tiling(nodes: Iterable[Mapping[str, Any]]) -> Any:
+    """Tile settings of nodes that decode or encode in tiles; False where none does."""
+    found = [
+        [str(node.get("class_type")), {n: _inputs(node)[n] for n in TILE_NAMES if n in _inputs(node)}]
+        for node in nodes
+        if "tile_size" in _inputs(node) and "VAE" in str(node.get("class_type")).upper()
+    ]
+    return found or False
+
+
+def _files(found: PromptFields, nodes: Mapping[str, Mapping[str, Any]]) -> None:
+    for node in nodes.values():
+        inputs = _inputs(node)
+        named = [
+            (name, value)
+            for name, value in inputs.items()
+            if isinstance(value, str) and value.lower().endswith(ENDINGS)
+        ]
+        if not named:
+            continue
+        own = {name: value for name, value in inputs.items() if not is_link(value)}
+        found.loaders.append([node.get("class_type"), own])
+        strengths = tuple(value for name, value in sorted(own.items()) if name.startswith("strength"))
+        for name, value in named:
+            kind, path = locate(name, value)
+            field = FIELD_OF.get(kind, "model_hash")
+            if path is None:
+                found.lost.add(field)
+            else:
+                found.files.append(ModelFile(field, path, strengths if field == "lora_hashes" else ()))
+
+
+def locate(input_name: str, value: str) -> tuple[str, str | None]:
+    """(kind of folder, path) of a model file; the path is None when the host does not find it."""
+    folders = sys.modules.get("folder_paths")
+    if folders is None:
+        return "checkpoints", None
+    table: Mapping[str, Any] = folders.folder_names_and_paths
+    first = FOLDER_BY_INPUT.get(input_name)
+    kinds = [
+        *([first] if first is not None and first in table else []),
+        *(kind for kind in table if kind != first),
+    ]
+    for kind in kinds:
+        for folder in table[kind][0]:
+            path = os.path.join(folder, value)
+            if os.path.isfile(path):
+                return str(kind), os.path.abspath(path)
+    return first or "checkpoints", None
