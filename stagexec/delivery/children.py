@@ -304,13 +304,15 @@ POSITIONS = {"args": 0, "executable": 2, "stdin": 3, "stdout": 4, "stderr": 5, "
 def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Child | None:
     """A process is about to be started: one of ours to watch?"""
     run = live.run
+    if run is None or (not run.on_main_lane() and threading.current_thread() is threading.main_thread()):
+        return None  # the server's own thread answers requests: its processes are no part of the run
     given = {
         name: args[at] if at < len(args) else kwargs.get(name)
         for name, at in POSITIONS.items()
         if at < len(args) or name in kwargs
     }
     command = read(given.get("args"), given.get("executable"), bool(given.get("shell")))
-    return None if run is None or command is None else Child(run, command, given)
+    return None if command is None else Child(run, command, given)
 
 
 @guarded

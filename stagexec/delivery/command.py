@@ -23,10 +23,10 @@ RAW_FORMATS = frozenset(
 
 FLAGS = frozenset(
     (
-        "-y -n -hide_banner -nostdin -stdin -nostats -stats -an -vn -sn -dn -re -shortest -report -copyts "
-        "-start_at_zero -noautorotate -ignore_unknown -accurate_seek"
-    ).split()
-)
+        "-y", "-n", "-hide_banner", "-nostdin", "-stdin", "-nostats", "-stats", "-an", "-vn", "-sn", "-dn",
+        "-re", "-shortest", "-report", "-copyts", "-start_at_zero", "-noautorotate", "-ignore_unknown",
+    )
+)  # fmt: skip
 """Options of ffmpeg without a value; whoever uses ffmpeg-python has them behind the output."""
 
 PIPES = re.compile(r"-|pipe:\d*")

@@ -12,6 +12,8 @@ from types import ModuleType
 from typing import Any
 
 from stagexec.delivery import ffmpeg, nodes
+from stagexec.host import leftovers
+from stagexec.record import live, paths
 from stagexec.record.guard import guarded
 
 log = logging.getLogger("stagexec")
@@ -187,6 +189,9 @@ def register(_server: ModuleType) -> None:
 def make_extension() -> Any:
     """The extension that a stock ComfyUI asks a pack's `comfy_entrypoint` for."""
     from comfy_api.latest import ComfyExtension
+
+    if live.journal is None:  # our launcher has looked already
+        leftovers.report(paths.ledger_folder(), clean=False)
 
     class StagexecExtension(ComfyExtension):  # type: ignore[misc]
         """Our two nodes."""

@@ -60,5 +60,9 @@ def of_visit(run: Run, visit: int | None) -> ChildFailure | None:
 
 
 def unanswered(run: Run) -> ChildFailure | None:
-    """The first failure of a run that was neither made good nor brought about by the node itself."""
-    return next((one for one in of_run(run) if not one.recovered and not one.stopped_by_node), None)
+    """The first failure in a visit of the run that was neither made good nor brought about by its node.
+
+    A process that another thread started need not be the run's at all: it decides nothing.
+    """
+    counted = (one for one in of_run(run) if one.visit is not None)
+    return next((one for one in counted if not one.recovered and not one.stopped_by_node), None)
