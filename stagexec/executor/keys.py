@@ -7,11 +7,11 @@ sharing, so each digest also says how its inputs' ancestries overlap:
 
 * `one`: all links come from one node; its ancestry is the whole ancestry.
 * `shared`: no two nodes of the ancestry look alike, so what looks alike is the same node.
-* `apart`: the inputs' ancestries have no node in common.
-* `walk`: anything else; then the digest is made of a walk over the whole ancestry, as the host does it.
+* `meet`: for each input the nodes in which its ancestry first meets those of the inputs before it, each
+  named by where it stands on both sides. They and what is above them is all that is shared.
+* `walk`: in a cycle, and below one: a walk over the whole ancestry, as the host does it.
 
-Each of the four is a property of the ancestry alone, so equal ancestries get equal digests in any prompt.
-The walk is needed only where a prompt holds look-alike nodes and joins them crosswise.
+Each of them is a property of the ancestry alone, so equal ancestries get equal digests in any prompt.
 """
 
 from __future__ import annotations
@@ -207,9 +207,6 @@ class Keys:
         if local.nan or any(child in self._nan for child in children):
             self._nan.add(node_id)
         how = self._overlap(children)
-        if how == b"walk":
-            self._keep(node_id, self._walk(node_id))
-            return
         place = {child: index for index, child in enumerate(children)}
         inputs = [self._made[child] + b"%d" % place[child] + socket for child, socket in local.links]
         self._keep(node_id, digest(how, local.encoded, *inputs))
@@ -266,32 +263,78 @@ class Likeness:
     """Which nodes and which digests every ancestry holds, as bit sets; made only when nodes look alike."""
 
     def __init__(self) -> None:
-        self._place: dict[str, int] = {}
+        self._order: list[str] = []
+        self._made: dict[str, bytes] = {}
+        self._children: dict[str, list[str]] = {}
+        self._alike: dict[bytes, int] = {}
         self._kind: dict[bytes, int] = {}
         self._nodes: dict[str, int] = {}
         self._kinds: dict[str, int] = {}
+        self._names: dict[tuple[str, str], bytes] = {}
 
     def add(self, node_id: str, made: bytes, children: list[str]) -> None:
         """One more node, after its inputs."""
-        nodes = 1 << self._place.setdefault(node_id, len(self._place))
+        nodes = own = 1 << len(self._order)
         kinds = 1 << self._kind.setdefault(made, len(self._kind))
         for child in children:
             nodes |= self._nodes.get(child, 0)
             kinds |= self._kinds.get(child, 0)
+        self._order.append(node_id)
+        self._made[node_id] = made
+        self._children[node_id] = children
+        self._alike[made] = self._alike.get(made, 0) | own
         self._nodes[node_id] = nodes
         self._kinds[node_id] = kinds
 
     def overlap(self, children: list[str]) -> bytes:
-        """shared, apart or walk: how the ancestries of these different nodes meet."""
+        """How the ancestries of these different nodes meet; the same bytes for the same meeting."""
         nodes = kinds = 0
-        apart = True
         for child in children:
-            apart = apart and not nodes & self._nodes[child]
             nodes |= self._nodes[child]
             kinds |= self._kinds[child]
         if nodes.bit_count() == kinds.bit_count():
             return b"shared"
-        return b"apart" if apart else b"walk"
+        united = self._nodes[children[0]]
+        pieces = []
+        for at in range(1, len(children)):
+            own = self._nodes[children[at]]
+            pieces.append(digest(*sorted(self._meetings(children, at, united & own))))
+            united |= own
+        return digest(b"meet", *pieces)
+
+    def _meetings(self, children: list[str], at: int, common: int) -> list[bytes]:
+        """What is shared but above nothing else that is shared, by its names on both sides."""
+        found = []
+        while common:
+            # The one made last is above none of the others; with it goes all that is above it.
+            node_id = self._order[common.bit_length() - 1]
+            found.append(self._name(children, node_id) + self._name(children[at:], node_id))
+            common &= ~self._nodes[node_id]
+        return found
+
+    def _name(self, roots: list[str], node_id: str) -> bytes:
+        """Where a node stands above the first of `roots` that it stands above; one name for one node."""
+        own = self._alike[self._made[node_id]]
+        bit = self._nodes[node_id] & own  # its own: no node is above one that looks like it
+        path: list[tuple[str, int]] = []
+        at, here = self._first_with(roots, bit)
+        first = at
+        name = self._names.get((here, node_id))
+        while name is None:
+            if own & self._nodes[here] == bit:
+                name = self._made[node_id]
+                break
+            at, above = self._first_with(self._children[here], bit)
+            path.append((here, at))
+            here = above
+            name = self._names.get((here, node_id))
+        for below, place in reversed(path):
+            name = digest(b"%d" % place, name)
+            self._names[below, node_id] = name
+        return b"%d:" % first + name
+
+    def _first_with(self, roots: list[str], bit: int) -> tuple[int, str]:
+        return next((at, root) for at, root in enumerate(roots) if self._nodes[root] & bit)
 
 
 async def fingerprints(

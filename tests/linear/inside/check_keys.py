@@ -6,12 +6,15 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
+import random
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from world import DynamicPrompt, HostKeys, OurKeys, cache_provider, examples, execution, register
+
+from stagexec.executor import keys as keys_module
 
 Prompt = dict[str, dict[str, Any]]
 
@@ -369,3 +372,79 @@ def test_a_chain_of_20000_has_keys_without_recursion_and_hits_again() -> None:
     assert asyncio.run(play(cache, (prompt, {}), "1", "first"))["found"][0] == [(one, None) for one in prompt]
     again = asyncio.run(play(cache, (prompt, {}), "0", "second"))["found"][0]
     assert again == [(one, ["first", one]) for one in prompt]
+
+
+def alike_graph(chance: random.Random) -> Prompt:
+    """Few classes and no constants: most nodes look like others, and are joined in every way there is."""
+    prompt: Prompt = {}
+    for at in range(chance.randint(2, 14)):
+        links = min(at, chance.choice((0, 1, 2, 2, 3)))
+        near = chance.choice((3, 14))
+        sources = [str(chance.randint(max(0, at - near), at - 1)) for _ in range(links)]
+        inputs = {name: [source, 0] for name, source in zip(NAMES, sources, strict=False)}
+        prompt[str(at)] = {"class_type": chance.choice(("KeyA", "KeyA", "KeyB")), "inputs": inputs}
+    return prompt
+
+
+async def keys_of(kind: type, prompt: Prompt) -> dict[str, Any]:
+    dynprompt = DynamicPrompt(prompt)
+    key_set = kind(dynprompt, prompt.keys(), execution.IsChangedCache("p", dynprompt, None))
+    await key_set.add_keys(prompt.keys())
+    return key_set.keys
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_keys_of_look_alikes_are_equal_exactly_where_the_host_s_are(seed: int) -> None:
+    chance = random.Random(seed)
+    pairs_ = set()
+    for _ in range(25):
+        prompt = alike_graph(chance)
+        host, ours = (asyncio.run(keys_of(kind, prompt)) for kind in (HostKeys, OurKeys))
+        pairs_ |= {(host[node_id], ours[node_id]) for node_id in prompt}
+    assert len({host for host, _ in pairs_}) == len({ours for _, ours in pairs_}) == len(pairs_)
+
+
+@pytest.mark.parametrize("shape", ["ladder", "diamonds", "threaded", "wide"])
+def test_look_alikes_cost_no_walk_each(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked per node does not grow with the graph, however the look-alikes are joined."""
+    steps = [steps_of(look_alikes(shape, size), monkeypatch) / size for size in (300, 1200)]
+    assert steps[1] < 1.3 * steps[0]
+
+
+def look_alikes(shape: str, size: int) -> Prompt:
+    def node(*sources: str) -> dict[str, Any]:
+        return {
+            "class_type": "KeyA",
+            "inputs": {name: [one, 0] for name, one in zip(NAMES, sources, strict=False)},
+        }
+
+    if shape == "wide":
+        prompt = {str(at): node() for at in range(size)}
+        return prompt | {f"j{at}": node(str(at), str((at * 7) % size)) for at in range(size)}
+    prompt = {"a0": node(), "b0": node()}
+    for at in range(1, size):
+        before = f"a{at - 1}", f"b{at - 1}"
+        prompt[f"a{at}"] = node(before[0], "b0") if shape == "threaded" else node(*before)
+        prompt[f"b{at}"] = node(before[1], before[0]) if shape == "ladder" else node(f"a{at}")
+        if shape == "diamonds":
+            prompt[f"a{at}"], prompt[f"b{at}"] = node(f"c{at}"), node(f"c{at}")
+            prompt[f"c{at}"] = node(*before)
+    return prompt
+
+
+def steps_of(prompt: Prompt, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Calls of the functions that look at nodes one by one."""
+    counted = [0]
+    with monkeypatch.context() as patch:
+        for owner, name in ((keys_module.Likeness, "_first_with"), (keys_module, "digest")):
+            patch.setattr(owner, name, counting(getattr(owner, name), counted))
+        asyncio.run(keys_of(OurKeys, prompt))
+    return counted[0]
+
+
+def counting(function: Any, counted: list[int]) -> Any:
+    def count(*args: Any) -> Any:
+        counted[0] += 1
+        return function(*args)
+
+    return count
