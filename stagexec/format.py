@@ -126,11 +126,11 @@ EVENTS: dict[str, dict[str, str]] = {
         "visit": "list of visit numbers or null",
         "start_ns": "list of starts",
         "end_ns": "list of ends",
-        "detail": "list of small objects or null. Of a child: pid, exit_code (null when it was still running, or "
-        "never ran), exit_seen (pidfd: when it happened; wait: when the node looked; spawn: it never ran), role "
-        "(encode, decode, analyse, query), part, template (SHA-256 of the command without paths and texts), "
-        "stderr (its last lines without paths and texts), and where it told them frames, speed, bytes; of one "
-        "that failed also phase: spawn, open, encode or close",
+        "detail": "list of small objects or null. Of a child: pid, exit_code (null when it was still running "
+        "or never ran), exit_seen (pidfd: when it happened; wait: when the node looked; spawn: it never "
+        "ran), role (encode, decode, analyse, query), part, template (SHA-256 of the command without paths "
+        "and texts), stderr (its last lines without paths and texts), and where it told them frames, speed, "
+        "bytes; of one that failed also phase: spawn, open, encode or close",
     },
     "device": {
         "start_ns": "list, one entry a stage switch in order of time, of the starts (host's clock) of the "
@@ -178,13 +178,14 @@ EVENTS: dict[str, dict[str, str]] = {
     "mark": {
         "name": "cancel_requested, blocked, model_load, tiled_retry, cache_defeated, attention, compiled, "
         "profile_problem, fault, child_failed, child_recovered, encoding, encoded, delivered, left_over, …",
-        "detail": "small object, depends on name; never prompt text unless asked for. child_failed: program and "
-        "the detail of the child's span. child_recovered: {pid, by_pid}, a later child made the same output. "
-        "encoding: {frames, fps} of an animated picture. encoded: {container, frames, bytes, streams (type, codec, "
-        "packets, width, height, pixel_format, fps, sample_rate, channels), opened_mono_ns, packet_write_ns (sum "
-        "over the packets, inside the part encode), whole (closed with no error)} of a container that PyAV wrote. "
-        "delivered: {bytes, sha256, state, reason, remote (was it copied or uploaded), parts_ns (part -> sum)}. "
-        "left_over: {bytes, removed}, a temporary file of a process that was killed",
+        "detail": "small object, depends on name; never prompt text unless asked for. child_failed: program "
+        "and the detail of the child's span. child_recovered: {pid, by_pid}, a later child made the same "
+        "output. encoding: {frames, fps} of an animated picture. encoded: {container, frames, bytes, streams "
+        "(type, codec, packets, width, height, pixel_format, fps, sample_rate, channels), opened_mono_ns, "
+        "packet_write_ns (sum over the packets, inside the part encode), whole (closed with no error)} of a "
+        "container that PyAV wrote. delivered: {bytes, sha256, state, reason, remote (was it copied or "
+        "uploaded), parts_ns (part -> sum)}. left_over: {bytes, removed}, a temporary file of a process that "
+        "was killed",
     },
     "artifact": {
         "artifact": "absolute path",

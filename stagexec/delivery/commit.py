@@ -11,6 +11,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -159,16 +160,18 @@ def copy_synced(source: Path, part: Path, timer: Timer) -> str:
 
 
 def copy_hashed(reader: BinaryIO, writer: Any, check: Callable[[], None]) -> str:
-    """Copy in one pass, hashing on the way."""
+    """Copy in one pass; each piece is hashed by another thread while it is written."""
     digest = hashlib.sha256()
     buffer = bytearray(CHUNK)
     view = memoryview(buffer)
-    while count := reader.readinto(buffer):  # type: ignore[attr-defined]
-        check()
-        piece = view[:count]
-        digest.update(piece)
-        while len(piece):
-            piece = piece[writer.write(piece) :]
+    with ThreadPoolExecutor(1, thread_name_prefix="stagexec-hash") as hashing:
+        while count := reader.readinto(buffer):  # type: ignore[attr-defined]
+            check()
+            piece = view[:count]
+            hashed = hashing.submit(digest.update, piece)
+            while len(piece):
+                piece = piece[writer.write(piece) :]
+            hashed.result()
     return digest.hexdigest()
 
 
