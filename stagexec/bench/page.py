@@ -70,6 +70,9 @@ def _body(tables: Tables, found: dict[str, Any]) -> Iterator[str]:
     if found["one_time"]:
         yield "<h2>First against second run</h2><p>From 80% on, a stage's cost is a one-time cost.</p>"
         yield _table(report.ONE_TIME_HEADS, [report.one_time_row(row) for row in found["one_time"]])
+    if found["effects"]:
+        rows = [report.effect_row(row) for row in found["effects"]]
+        yield f"<h2>What each factor does</h2>{_table(report.EFFECT_HEADS, rows)}"
     yield f"<h2>Were the arms active?</h2>{_table(report.PROOF_HEADS, report.proof_rows(found))}"
     if found["warnings"]:
         yield f"<h2>Beware</h2>{_list(found['warnings'])}"

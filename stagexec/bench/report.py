@@ -9,7 +9,9 @@ import msgspec
 
 from stagexec.answers.words import human
 from stagexec.bench import speech
+from stagexec.bench.effects import effects
 from stagexec.bench.tables import Cell, Comparison, Tables, load
+from stagexec.bench.units import STATES
 
 JSON, MARKDOWN, PAGE = "report.json", "report.md", "report.html"
 
@@ -43,6 +45,7 @@ def build(tables: Tables) -> dict[str, Any]:
         "cells": [msgspec.to_builtins(cell) for cell in tables.cells],
         "comparisons": [msgspec.to_builtins(one) for one in tables.comparisons],
         "one_time": tables.one_time(),
+        "effects": effects(tables),
         "answers": speech.answers(tables),
         "quality_question": {"question": tables.plan.quality.question, "answers": questions},
         "arms": [
@@ -92,6 +95,8 @@ def warnings(tables: Tables) -> list[str]:
                 f"{unit.name}: the plan allows {tables.plan.servers} server at a time, so arms took turns in "
                 f"rounds of up to {tables.plan.chunk} pairs; set `servers` to interleave inside each pair"
             )
+    found += _ends(tables)
+    found += _page_cache(tables)
     for note in tables.results.notes:
         if note["kind"] == "died":
             found.append(f"{note['unit']}, {note['arm']}: a server died: {note['text']}")
@@ -100,6 +105,31 @@ def warnings(tables: Tables) -> list[str]:
     if (how := state(tables)) != "finished":
         found.append(f"the bench is {how}: `--resume` goes on with it")
     return list(dict.fromkeys(found))
+
+
+def _ends(tables: Tables) -> list[str]:
+    """Ends that this workflow does not tell apart: without an encoder several are the same place."""
+    seen = {stage for cell in tables.cells for stage in cell.stages}
+    missing = [stage for stage in ("postprocess", "encode_mux") if stage not in seen]
+    early = [u.name for u in tables.plan.unit if u.until in ("native", "postprocess", "encode")]
+    if not early or not missing or not seen:
+        return []
+    return [
+        f"{', '.join(early)}: no run has {' or '.join(missing)}, so some of these ends are the same place"
+    ]
+
+
+def _page_cache(tables: Tables) -> list[str]:
+    """What the system kept of the model files before cold starts."""
+    cold = {unit.name for unit in tables.plan.unit if STATES[unit.state].launch_each}
+    told: dict[str, None] = {}
+    for note in tables.results.notes:
+        if note["kind"] == "session" and note["unit"] in cold and "page_cache" in note:
+            what = (
+                f"{note['unit']}: model files in the system's memory before each launch: {note['page_cache']}"
+            )
+            told[what] = None
+    return list(told)
 
 
 # --- Markdown ----------------------------------------------------------------------------------------
@@ -125,6 +155,9 @@ def markdown(tables: Tables, found: dict[str, Any]) -> str:
     if found["one_time"]:
         lines += ["## First against second run", "", "From 80% on, a stage's cost is a one-time cost.", ""]
         lines += _table(ONE_TIME_HEADS, [one_time_row(row) for row in found["one_time"]])
+    if found["effects"]:
+        lines += ["## What each factor does", ""]
+        lines += _table(EFFECT_HEADS, [effect_row(row) for row in found["effects"]])
     lines += ["## Were the arms active?", "", *_table(PROOF_HEADS, proof_rows(found))]
     if found["warnings"]:
         lines += ["## Beware", "", *(f"* {line}" for line in found["warnings"]), ""]
@@ -145,6 +178,7 @@ CELL_HEADS = ("arm", "position", "status", "n", "failed", "P50", "P90", "min", "
 COMPARISON_HEADS = ("arm", "position", "verdict", "ratio", "95% interval", "pairs", "why")
 STAGE_HEADS = ("arm", "position", "stage", "P50", "P90", "min", "max", "MAD")
 ONE_TIME_HEADS = ("unit", "arm", "stage", "(first − second) ÷ first", "n", "reading")
+EFFECT_HEADS = ("unit", "factor", "level", "against", "ratio", "95% interval", "shown")
 PROOF_HEADS = ("unit", "arm", "active", "what", "evidence", "found")
 
 
@@ -182,6 +216,13 @@ def one_time_row(row: dict[str, Any]) -> list[str]:
     """A row of `one_time` as text, in the order of ONE_TIME_HEADS."""
     share = f"{row['share'] * 100:.0f}%"
     return [row["unit"], row["arm"], row["stage"], share, str(row["n"]), row["reading"]]
+
+
+def effect_row(row: dict[str, Any]) -> list[str]:
+    """A row of `effects` as text, in the order of EFFECT_HEADS."""
+    interval = "-" if row["low"] is None else f"{row['low']:.3f} – {row['high']:.3f}"
+    names = [row[name] for name in ("unit", "factor", "level", "against")]
+    return [*names, f"{row['ratio']:.3f}", interval, row["shown"]]
 
 
 def proof_rows(found: dict[str, Any]) -> list[list[str]]:

@@ -155,7 +155,7 @@ class Tables:
                     word = "not shown"
                 found.verdict, found.reason = word, f"{cell.arm}: {cell.reason or cell.status}"
                 return found
-        a, b = (self._good(unit, position, name) for name in (arm, reference))
+        a, b = (self.good(unit, position, name) for name in (arm, reference))
         pairs = sorted(set(a) & set(b))
         found.pairs = len(pairs)
         if reason := comparable([*a.values(), *b.values()]):
@@ -166,7 +166,8 @@ class Tables:
         found.same = _sameness(ours, theirs, a.values(), b.values())
         return found
 
-    def _good(self, unit: Unit, position: str, arm: str) -> dict[int, Record]:
+    def good(self, unit: Unit, position: str, arm: str) -> dict[int, Record]:
+        """pair -> counted run that is complete."""
         runs = self.runs(unit.name, position, arm)
         return {pair: run for pair, run in runs.items() if run["outcome"] in COMPLETE}
 
@@ -219,7 +220,7 @@ class Tables:
             if unit.state != "first_second":
                 continue
             for arm in self.plan.arms_of(unit):
-                first, second = (self._good(unit, position, arm.name) for position in ("first", "second"))
+                first, second = (self.good(unit, position, arm.name) for position in ("first", "second"))
                 pairs = sorted(set(first) & set(second))
                 if mixed([first[p] for p in pairs]) or mixed([second[p] for p in pairs]):
                     continue

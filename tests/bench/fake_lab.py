@@ -129,7 +129,8 @@ class FakeSession:
         hit = (key in self.known or fault == "cache") and not self.cache_none
         self.known.add(key)
         reads = not self.loaded or fault == "read"
-        speed = self.lab.speed.get(self.arm, {})
+        slow = prompt["3"]["inputs"].get("slow", 1.0)  # for arms that differ in the workflow
+        speed = {"sampling": slow, **self.lab.speed.get(self.arm, {})}
         whole = self.lab.draw.gauss(0, self.lab.noise)
         stages = {
             name: round(

@@ -245,6 +245,34 @@ def test_the_page_is_one_file_that_loads_nothing(
         assert question["question"] in page
 
 
+FACTORS = """fraction = 1
+[quality]
+compare = false
+[[factor]]
+name = "sampler"
+level = [{ name = "euler" }, { name = "heun", edits = [{ node = "3", input = "slow", value = 2.0 }] }]
+[[factor]]
+name = "decoder"
+level = [{ name = "plain" }, { name = "tiled" }]
+[[unit]]
+name = "M04"
+state = "no_cache"
+"""
+
+
+def test_a_factorial_plan_tells_what_each_level_does_over_all_combinations(tmp_path: Path) -> None:
+    found = report.build(bench(tmp_path / "r", FACTORS, FakeLab(noise=0.01)))
+    told = {(row["factor"], row["level"]): (row["shown"], row["ratio"]) for row in found["effects"]}
+    assert told["sampler", "heun"][0] == "slower"
+    assert told["sampler", "heun"][1] == pytest.approx(1.6, abs=0.15)
+    assert told["decoder", "tiled"][0] == "not shown"
+
+
+def test_ends_that_the_workflow_does_not_tell_apart_are_named(tmp_path: Path) -> None:
+    found = report.build(bench(tmp_path / "r", UNIT + 'until = "native"\n', FakeLab()))
+    assert any("no run has postprocess or encode_mux" in line for line in found["warnings"])
+
+
 def test_the_report_is_rebuilt_the_same_from_the_raw_runs(tmp_path: Path) -> None:
     bench(tmp_path / "r", ARMS + UNIT, FakeLab(image=painter(tmp_path / "made", {})))
     first = report.write(tmp_path / "r")
