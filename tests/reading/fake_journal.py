@@ -274,6 +274,8 @@ ACCEPTED: dict[str, Any] = {
     "seeds": [],
     "prompt_hash": "ab" * 32,
     "number_of_nodes": 0,
+    "until": None,
+    "left_out": [],
 }
 STARTED: dict[str, Any] = {
     "startup_class": "warm",
