@@ -113,10 +113,10 @@ class Unit(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_default
 
     @property
     def warmups(self) -> int:
-        """Runs before the first counted one, on each server: one at least, where it has to be warm."""
-        cold = STATES[self.state].launch_each
-        default = 0 if cold else 3
-        return max(0 if cold else 1, default if self.warmup is None else self.warmup)
+        """Runs before the first counted one, on each server: none of a cold one, one at least of others."""
+        if STATES[self.state].launch_each:
+            return 0
+        return max(1, 3 if self.warmup is None else self.warmup)
 
     @property
     def pairs(self) -> int:
@@ -321,6 +321,8 @@ def _unit_complaints(index: int, unit: Unit) -> list[Complaint]:
         found.append(([*place, "until"], f"unknown end {unit.until!r}: one of {', '.join(UNTIL)}"))
     if unit.page_cache not in PAGE_CACHE:
         found.append(([*place, "page_cache"], f"page_cache is one of {', '.join(PAGE_CACHE)}"))
+    if unit.warmup and STATES[unit.state].launch_each:
+        found.append(([*place, "warmup"], f"the state {unit.state} knows no warm-up: it would not be cold"))
     if (unit.warmup or 0) < 0 or unit.pairs < 1:
         found.append(([*place, "counted"], "warmup must be 0 or more, counted 1 or more"))
     if unit.state == "switch" and not unit.switch:

@@ -124,6 +124,8 @@ def shortened(plan: Plan, options: dict[str, Any]) -> Plan:
     """The plan with what the command line asks for in place of its own. A name of none is a mistake."""
     import msgspec
 
+    from stagexec.bench.units import STATES
+
     replace = msgspec.structs.replace
     for kind, wanted, there in (
         ("unit", options["only_units"], [unit.name for unit in plan.unit]),
@@ -136,7 +138,7 @@ def shortened(plan: Plan, options: dict[str, Any]) -> Plan:
     if options["counted"] is not None:
         units = [replace(unit, counted=options["counted"]) for unit in units]
     if options["warmup"] is not None:
-        units = [replace(unit, warmup=options["warmup"]) for unit in units]
+        units = [u if STATES[u.state].launch_each else replace(u, warmup=options["warmup"]) for u in units]
     arms = [arm for arm in plan.arm if not options["only_arms"] or arm.name in options["only_arms"]]
     reference = plan.reference if plan.reference in [arm.name for arm in arms] else None
     servers = options["servers"] or plan.servers

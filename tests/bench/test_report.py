@@ -261,7 +261,7 @@ state = "no_cache"
 
 
 def test_a_factorial_plan_tells_what_each_level_does_over_all_combinations(tmp_path: Path) -> None:
-    found = report.build(bench(tmp_path / "r", FACTORS, FakeLab(noise=0.01)))
+    found = report.build(bench(tmp_path / "r", FACTORS, FakeLab(noise=0.01, seed=2)))
     told = {(row["factor"], row["level"]): (row["shown"], row["ratio"]) for row in found["effects"]}
     assert told["sampler", "heun"][0] == "slower"
     assert told["sampler", "heun"][1] == pytest.approx(1.6, abs=0.15)
