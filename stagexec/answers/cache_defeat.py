@@ -28,9 +28,13 @@ def previous(run: Run, runs: Sequence[Run]) -> Run | None:
     mine = _pairs(run)
     best: Run | None = None
     for one in runs:
-        if one is run or one.process is not run.process or one.started is None or run.started is None:
+        if one.run_id == run.run_id or one.started is None or run.started is None:
             continue
-        if one.started.ts_mono_ns >= run.started.ts_mono_ns or not mine:
+        if (
+            one.process.file != run.process.file
+            or one.started.ts_mono_ns >= run.started.ts_mono_ns
+            or not mine
+        ):
             continue
         theirs = _pairs(one)
         same = len(mine & theirs) / len(mine | theirs)

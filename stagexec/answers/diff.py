@@ -65,11 +65,11 @@ def diff(
 
 def _is_before(a: Run, b: Run) -> bool:
     started = a.started is not None and b.started is not None
-    return a.process is b.process and started and a.started.ts_mono_ns < b.started.ts_mono_ns  # type: ignore[union-attr]
+    return a.process.file == b.process.file and started and a.started.ts_mono_ns < b.started.ts_mono_ns  # type: ignore[union-attr]
 
 
 def _clocks(a: Run, b: Run) -> list[str]:
-    if a.process is b.process:
+    if a.process.file == b.process.file:
         return []
     return ["the runs are of two processes, so of two clocks: only durations are compared"]
 

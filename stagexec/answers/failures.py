@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from stagexec.reading.relation import Runs
+if TYPE_CHECKING:
+    from stagexec.reading.relation import Runs
 
 FAILED = ("failed", "partial", "lost")
 """Outcomes that count as failures. A cancel is a person's wish: counted apart, and left out of the rate."""

@@ -23,7 +23,7 @@ from stagexec.executor.schedule import Schedule
 from stagexec.executor.validation import make_validate_inputs
 from stagexec.executor.visit import make_execute
 from stagexec.host import api as host_api
-from stagexec.host import attention, conformance, devices, leftovers, node_pack, restart, visits
+from stagexec.host import attention, conformance, devices, leftovers, node_pack, restart, routes, visits
 from stagexec.host.seams import Factory, Seams, on_instance
 from stagexec.host.tables import Tables
 from stagexec.host.wrap import executing_visit
@@ -53,6 +53,7 @@ class Hooks:
             "execution:PromptQueue": self._queue_class,
             "execution:execute": self._execute,
             "execution:get_output_data": self._watched_calls,
+            **routes.places(),
             "execution:validate_prompt": self._validate,
             **attention.places(),
             **devices.offload_places(timing),

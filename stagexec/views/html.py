@@ -165,7 +165,7 @@ def first_and_second(runs: Sequence[Run]) -> tuple[Run, Run] | None:
     good = [run for run in runs if run.outcome in COMPLETE]
     for place, run in enumerate(good):
         for other in good[place + 1 :]:
-            if other.process is run.process:
+            if other.process.file == run.process.file:
                 return run, other
     return None
 

@@ -1,0 +1,87 @@
+"""Our routes on the host's server, the event `stagexec.run`, and the key `stagexec` in the history."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from stagexec.record import live
+from stagexec.record.guard import guarded, note
+from stagexec.record.run import Run
+
+log = logging.getLogger("stagexec")
+
+TARGET = "server:PromptServer.add_routes"
+
+_feed: Any = None
+
+
+def add_routes(_module: ModuleType, original: Any) -> Any:
+    """What takes the place of the host's `add_routes`: ours are in the table before it is read."""
+
+    @functools.wraps(original)
+    def with_ours(server: Any, *args: Any, **kwargs: Any) -> Any:
+        register(server)
+        return original(server, *args, **kwargs)
+
+    return with_ours
+
+
+@guarded
+def register(server: Any) -> None:
+    """Put our routes into the server's table, from which the host makes those under /api, and listen."""
+    global _feed
+    from stagexec.web import setup
+
+    site, feed = setup.make(ledger, journal_path, note, functools.partial(log.warning, "stagexec: %s"))
+    for path, handler in site.routes():
+        server.routes.get(path)(handler)
+    feed.listeners += [functools.partial(tell_history, server), functools.partial(tell_clients, server)]
+    if _feed is None:
+        live.closed_callbacks.append(told)
+    _feed = feed
+    feed.start()
+
+
+def ledger() -> Path | None:
+    """The folder that this process keeps its ledger in."""
+    return live.journal.folder if live.journal is not None else None
+
+
+def journal_path() -> Path | None:
+    """The file that this process writes; None before the first event."""
+    return live.journal.path if live.journal is not None else None
+
+
+def told(run: Run, _outcome: str, _cause: str | None) -> None:
+    """A run was closed, on whichever thread."""
+    _feed.closed(run.run_id)
+
+
+def tell_history(server: Any, closed: Any) -> None:
+    """A key of ours in the prompt's history entry; the rest of it stays the host's."""
+    from stagexec.web.feed import brief
+
+    queue = getattr(server, "prompt_queue", None)
+    if queue is None:
+        return
+    ours = brief(closed)
+    with queue.mutex:
+        entry = queue.history.get(closed.row["prompt_id"])
+        if entry is not None:
+            entry["stagexec"] = ours
+
+
+def tell_clients(server: Any, closed: Any) -> None:
+    """The event `stagexec.run` to every client."""
+    from stagexec.web.feed import brief
+
+    server.send_sync("stagexec.run", {**brief(closed), "prompt_id": closed.row["prompt_id"]})
+
+
+def places() -> dict[str, Any]:
+    """What takes the place of what on the host's server."""
+    return {TARGET: add_routes}

@@ -1,0 +1,182 @@
+"""The read-only HTTP routes: the page, runs, failures and metrics. All of them answer GET alone."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import pathlib
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from stagexec.answers.failures import BY, failures
+from stagexec.reading import lookup, rows, store
+from stagexec.reading.table import summary_of
+from stagexec.views import prometheus
+from stagexec.web import page
+
+MOST_RUNS = 1000
+DEFAULT_RUNS = 100
+
+SAFE = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class BadRequest(Exception):
+    """A query that cannot be answered; one line."""
+
+
+class Site:
+    """The answers to requests. `ledger` gives the folder; `metrics` counts, or says why it does not."""
+
+    def __init__(
+        self, ledger: Callable[[], pathlib.Path | None], metrics: prometheus.Metrics | prometheus.NoLibrary
+    ) -> None:
+        self.ledger = ledger
+        self.metrics = metrics
+
+    def routes(self) -> list[tuple[str, Callable[[Any], Awaitable[Any]]]]:
+        """(path, handler) of each route."""
+        return [
+            ("/stagexec", self.page),
+            ("/stagexec/", self.page),
+            ("/stagexec/runs", self.runs),
+            ("/stagexec/runs/{id}", self.run),
+            ("/stagexec/failures", self.failures),
+            ("/stagexec/metrics", self.metrics_text),
+        ]
+
+    async def page(self, request: Any) -> Any:
+        """The page: one file that asks the routes beside it."""
+        if is_foreign(request):
+            return _refused()
+        return _answer(page.HTML, "text/html", 200, {"Content-Security-Policy": page.POLICY})
+
+    async def runs(self, request: Any) -> Any:
+        """Newest runs, oldest first: ?limit=, ?outcome=, ?since= (ns since 1970)."""
+        return await self._json(request, self._runs)
+
+    async def run(self, request: Any) -> Any:
+        """One run in full."""
+        return await self._json(request, self._run)
+
+    async def failures(self, request: Any) -> Any:
+        """Failure figures: ?by=, ?price=, ?since=."""
+        return await self._json(request, self._failures)
+
+    async def metrics_text(self, request: Any) -> Any:
+        """The exposition for Prometheus; a scraper is no browser, so it sends no origin."""
+        if is_foreign(request):
+            return _refused()
+        if isinstance(self.metrics, prometheus.NoLibrary):
+            return _answer(f"{self.metrics}\n", "text/plain", 501)
+        return _answer(
+            self.metrics.text().decode(), "text/plain", 200, {"Content-Type": prometheus.CONTENT_TYPE}
+        )
+
+    async def _json(self, request: Any, answer: Callable[[Any], Any]) -> Any:
+        if is_foreign(request):
+            return _refused()
+        try:
+            found = await asyncio.get_running_loop().run_in_executor(None, answer, request)
+        except BadRequest as error:
+            return _json({"error": str(error)}, 400)
+        except store.NoSuchRun as error:
+            return _json({"error": str(error)}, 404)
+        return _json(found, 200)
+
+    def _folder(self) -> pathlib.Path:
+        folder = self.ledger()
+        if folder is None:
+            raise store.NoSuchRun("no ledger is kept in this process")
+        return folder
+
+    def _runs(self, request: Any) -> list[dict[str, Any]]:
+        from stagexec.reading import relation  # DuckDB: not before somebody asks
+
+        limit = int(_number(request, "limit", DEFAULT_RUNS))
+        if not 1 <= limit <= MOST_RUNS:
+            raise BadRequest(f"limit is from 1 to {MOST_RUNS}")
+        where, values = _since(request)
+        outcome = request.query.get("outcome")
+        if outcome is not None:
+            where, values = f"{where} AND outcome = ?", [*values, outcome]
+        with relation.of_ledger(self._folder(), processes=1) as found:
+            return [summary_of(row) for row in found.rows(where, values, limit)]
+
+    def _run(self, request: Any) -> dict[str, Any]:
+        from stagexec.reading import relation
+
+        folder = self._folder()
+        with relation.of_ledger(folder, processes=1) as found:
+            row = found.find(request.match_info["id"])
+        run = lookup.run(folder, row)
+        if run is None:
+            raise store.NoSuchRun("the journal of this run is gone")
+        return rows.detail(run)
+
+    def _failures(self, request: Any) -> Any:
+        from stagexec.reading import relation
+
+        by = request.query.get("by")
+        if by is not None and by not in BY:
+            raise BadRequest(f"by is one of: {', '.join(BY)}")
+        price = _number(request, "price", None)
+        since = _number(request, "since", None)
+        with relation.of_ledger(self._folder(), processes=1) as found:
+            return failures(found, by, None if since is None else int(since), price)
+
+
+def is_foreign(request: Any) -> bool:
+    """Whether a page of another origin asks: such a page must not read what a person's runs were."""
+    if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
+        return True
+    origin = request.headers.get("Origin")
+    return origin is not None and urlsplit(origin).netloc != request.headers.get("Host")
+
+
+def _number(request: Any, name: str, default: Any) -> Any:
+    text = request.query.get(name)
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not value >= 0 or math.isinf(value):
+        raise BadRequest(f"{name} is a number from 0 on")
+    return value
+
+
+def _since(request: Any) -> tuple[str, list[Any]]:
+    since = _number(request, "since", None)
+    return ("true", []) if since is None else ("accepted_wall_ns >= ?", [min(int(since), time.time_ns())])
+
+
+def _refused() -> Any:
+    return _json({"error": "only pages of this very server may read this"}, 403)
+
+
+def _json(value: Any, status: int) -> Any:
+    # "<" never stands in the answer, so no browser that sniffs can take it for a page.
+    text = msgspec.json.encode(value).decode().replace("<", "\\u003c")
+    return _answer(text, "application/json", status)
+
+
+def _answer(text: str, kind: str, status: int, headers: dict[str, str] | None = None) -> Any:
+    from aiohttp import web
+
+    told = {**SAFE, **(headers or {})}
+    content_type = told.pop("Content-Type", f"{kind}; charset=utf-8")
+    return web.Response(
+        body=text.encode("utf-8", "backslashreplace"),
+        status=status,
+        headers={**told, "Content-Type": content_type},
+    )
