@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from stagexec import __version__
+from stagexec.host import warmup
 from stagexec.host.hooks import Hooks, begin
 from stagexec.host.locate import HostNotFound, locate
 from stagexec.host.tables import TableError, load
@@ -70,6 +71,9 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="let error messages, which may hold prompts, into the ledger",
     )
+    own.add_argument(
+        "--stagexec-warmup", metavar="FILE", help="a workflow (API format) to run once at start, flagged"
+    )
     return own
 
 
@@ -95,7 +99,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         tree = locate(mine.stagexec_comfyui)
         tables = load(mine.stagexec_patches)
-    except (HostNotFound, TableError) as error:
+        warm = warmup.read(mine.stagexec_warmup) if mine.stagexec_warmup else None
+    except (HostNotFound, TableError, warmup.WarmupError) as error:
         return fail(USAGE, str(error))
     live.timing = mine.stagexec_timing
     live.record_text = mine.stagexec_record_text
@@ -121,6 +126,8 @@ def main(argv: list[str] | None = None) -> int:
         ["-m", "stagexec.main", *own_words(arguments, theirs), "--stagexec-comfyui", str(tree)],
         main_file,
     )
+    if warm is not None:
+        warmup.start(warm)
     return run_host(tree, main_file, theirs)
 
 

@@ -15,6 +15,9 @@ validated: OrderedDict[str, int] = OrderedDict()
 """prompt_id -> duration of its validation, ns, until it is accepted."""
 
 MAX_VALIDATED = 1000
+WARMUP = "stagexec.warmup"
+"""In a prompt's extra data: true for a run that only warms up. It is marked `warmup` in the journal."""
+
 NO_STOP: dict[str, Any] = {}
 NO_CONDITION: tuple[str | None, dict[str, Any]] = (None, {})
 
@@ -83,6 +86,8 @@ def accept(api: Any, item: Any, stop: dict[str, Any]) -> None:
     fields.update(more, **stop, number=number, validate_ns=validated.pop(str(prompt_id), None))
     run = live.accept(str(prompt_id), fields, condition_id)
     if run is not None:
+        if isinstance(extra_data, dict) and extra_data.get(WARMUP):
+            run.mark("warmup", {}, source="queue")
         api.keep_condition(run, prompt, extra_data, list(outputs), fields)
 
 
