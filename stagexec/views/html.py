@@ -127,7 +127,7 @@ def _waterfall(go: Any, run: Run) -> Any:
             y=[stage] * len(mine),
             base=[(start - zero) / 1e9 for _, _, start, *_ in mine],
             x=[(end - start) / 1e9 for _, _, start, end, *_ in mine],
-            text=[html.escape(str(classes.get(visit) or part or "")) for _, part, _, _, visit, _ in mine],
+            text=[html.escape(_label(row, classes)) for row in mine],
             textposition="none",
             hovertemplate="%{text}<br>from %{base:.4f} s, %{x:.4f} s<extra>%{y}</extra>",
             marker_color=COLOURS.get(stage),
@@ -138,6 +138,11 @@ def _waterfall(go: Any, run: Run) -> Any:
     )
     figure.update_yaxes(autorange="reversed")
     return figure
+
+
+def _label(segment: tuple[Any, ...], classes: dict[int, str | None]) -> str:
+    """The class of the node that a segment belongs to, else its part."""
+    return str(classes.get(segment[4]) or segment[1] or "")
 
 
 def _failures(runs: Sequence[Run]) -> str:

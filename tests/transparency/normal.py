@@ -16,6 +16,10 @@ TIMES = ("timestamp", "create_time", "execution_start_time", "execution_end_time
 OWN_MESSAGES = "stagexec."
 """Prefix of the message types that only we send; the design allows them."""
 
+HISTORY_ENTRY = {"prompt", "outputs", "status"}
+OWN_KEY = "stagexec"
+"""The key that we alone add to a history entry; the design allows it."""
+
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
 _TEMPORARY = re.compile(r"_temp_[a-z]{5}_")
 """PreviewImage names its files with five letters from Python's unseeded `random`."""
@@ -39,6 +43,8 @@ class Normaliser:
         if key == "traceback" and isinstance(value, list):
             return [self.text(_LINE.sub('", line N', frame)) for frame in value if not is_executor(frame)]
         if isinstance(value, dict):
+            if value.keys() >= HISTORY_ENTRY:
+                value = {name: item for name, item in value.items() if name != OWN_KEY}
             return {self.text(str(name)): self(item, name) for name, item in value.items()}
         if isinstance(value, (list, tuple)):
             return [self(item) for item in value]
