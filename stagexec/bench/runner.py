@@ -91,6 +91,8 @@ class Seat:
     session: Session
     number: int
     warm: set[str] = field(default_factory=set)
+    answers: dict[str, list[Record]] = field(default_factory=dict)
+    """arm -> what its proofs have shown so far; a cached run alone can show little."""
 
 
 class Bench:
@@ -308,7 +310,8 @@ class Bench:
             for step in units.steps(turn.unit.state, 1):
                 shift = 0 if state.same_seed else units.WARMUP_SEEDS + number * 10 + step.shift
                 prompt_id, prompt = self._send(turn, seat, step, self.plan.seed + shift)
-                self._collect(turn, seat, step, prompt_id, prompt, "warmup", number)
+                _, observed = self._collect(turn, seat, step, prompt_id, prompt, "warmup", number)
+                self._gather(turn, seat, observed)
 
     def _unsettle(self, turn: Turn) -> None:
         """After a run in the wrong state: drop the host's caches and bring it into the state anew."""
@@ -352,13 +355,21 @@ class Bench:
             return
         if observed.detail["outcome"] in ("failed", "cancelled", "lost"):
             return
-        log = seat.session.log()
-        answers = [arms.prove(proof, observed.manifest, observed.detail, log) for proof in turn.arm.active]
+        answers = self._gather(turn, seat, observed)
         self._note("proof", **key, active=all(a["ok"] for a in answers), checks=answers)
         failed = [a for a in answers if not a["ok"]]
         if failed:
             texts = [f"{a['what']}: {_told(a)}" for a in failed]
             self._leave(turn.unit, turn.arm, "not active", "; ".join(texts))
+
+    def _gather(self, turn: Turn, seat: Seat, observed: Observed) -> list[Record]:
+        """The arm's proofs after one more run of this session: what was shown once stays shown."""
+        log = seat.session.log()
+        new = [arms.prove(proof, observed.manifest, observed.detail, log) for proof in turn.arm.active]
+        old = seat.answers.get(turn.arm.name, new)
+        best = [a if a["ok"] or b["ok"] is None else b for a, b in zip(old, new, strict=True)]
+        seat.answers[turn.arm.name] = best
+        return best
 
     def _drop(self, turn: Turn, status: str, reason: str) -> None:
         self._leave(turn.unit, turn.arm, status, reason)

@@ -254,6 +254,19 @@ def test_every_session_of_an_arm_is_proved_once(tmp_path: Path) -> None:
     assert set(proved) == {note["number"] for note in notes(one, "session")}
 
 
+def test_what_a_warm_up_proved_holds_for_the_cached_runs_after_it(tmp_path: Path) -> None:
+    text = """[[arm]]
+name = "a"
+active = [{ what = "decoder", executed = "VAEDecode" }]
+[[unit]]
+name = "M02"
+state = "cached"
+"""
+    one = bench(tmp_path / "r", text, FakeLab())
+    assert [note["active"] for note in notes(one, "proof")] == [True]
+    assert len(counted(one)) == 10
+
+
 def test_every_raw_run_is_on_disk_when_it_ends(tmp_path: Path) -> None:
     wanted = make(UNIT)
     opened = results.create(tmp_path / "r", wanted, PROMPT, {"machine": {}})
