@@ -341,6 +341,7 @@ class Bench:
         seat = self.seats.pop(key, None)
         if seat is not None:
             seat.session.close()
+            self._note("closed", number=seat.number)
 
     def _close_all(self) -> None:
         for key in list(self.seats):

@@ -21,7 +21,7 @@ from stagexec.answers import diagnose
 from stagexec.bench import arms, lab
 from stagexec.bench.client import Client, Refused, Unreachable
 from stagexec.bench.plan import Arm
-from stagexec.bench.results import slug
+from stagexec.bench.results import Results, slug
 from stagexec.bench.runner import ArmFailed, Observed, SessionLost
 from stagexec.reading import conditions, journal, rows
 from stagexec.reading.alive import is_alive
@@ -189,6 +189,13 @@ def _second_name(checkpoint: Path, base: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(OSError):  # without it only the model switch is refused, in its own words
         os.symlink(checkpoint.resolve(), target)
+
+
+def still_running(results: Results) -> list[int]:
+    """Process ids of servers that a sitting which was killed has left behind on this machine."""
+    closed = {note["number"] for note in results.notes if note["kind"] == "closed"}
+    left = [n["pid"] for n in results.notes if n["kind"] == "session" and n["number"] not in closed]
+    return [pid for pid in left if is_alive(platform.node(), pid)]
 
 
 def clear_line(log: str) -> str | None:

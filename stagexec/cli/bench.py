@@ -6,6 +6,7 @@ import datetime
 import json
 import pathlib
 import re
+import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -236,6 +237,10 @@ def open_results(plan: Plan, workflow: dict[str, Any], options: dict[str, Any], 
     if options["resume"]:
         folder = out or last_result(plan.name)
         found = results.resume(folder, plan, workflow, facts)
+        if left := servers.still_running(found):
+            pids = ", ".join(map(str, left))
+            text = f"beware: servers of the sitting that was killed seem to run still: pid {pids}"
+            click.echo(f"stagexec: {text}", err=True)
     else:
         stamp = f"{datetime.datetime.now(datetime.timezone.utc):%Y%m%d-%H%M%S}"
         found = results.create(out or BENCHES / f"{plan.name}-{stamp}", plan, workflow, facts)
@@ -255,6 +260,7 @@ def carry_out(plan: Plan, results: Results, place: Place, on_ray: bool) -> None:
     """Run what is not done yet. Ctrl-C stops the servers and leaves a result that can be gone on with."""
     from stagexec.bench import runner, screen, servers
 
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended as by Ctrl-C
     try:
         with screen.Screen() as watch:
             if on_ray:
@@ -266,6 +272,8 @@ def carry_out(plan: Plan, results: Results, place: Place, on_ray: bool) -> None:
     except KeyboardInterrupt:
         again = f"stagexec bench {plan.name} --resume --out {results.folder}"
         raise BenchFailed(f"interrupted; the runs are kept. Go on, with the same options: {again}") from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def print_report(found: dict[str, Any], folder: pathlib.Path) -> None:
