@@ -204,3 +204,15 @@ def test_a_proof_from_the_log_quotes_its_line() -> None:
     assert found["found"] == "Using pytorch attention"
     last = arms.prove(plan.Proof("a", log="end"), None, RUN, LOG)
     assert re.fullmatch("end", last["found"])
+
+
+def test_every_key_state_and_end_of_a_plan_is_in_the_documentation() -> None:
+    from stagexec.bench import units
+
+    text = (Path(__file__).resolve().parents[2] / "docs" / "bench.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"`\[*([a-z_]+)\]*`", text))
+    kinds = (plan.Plan, plan.Arm, plan.Unit, plan.Edit, plan.Needs, plan.Proof, plan.Quality, plan.Budget)
+    keys = {name for kind in kinds for name in kind.__struct_encode_fields__}
+    missing = (keys | set(units.STATES) | set(units.UNTIL)) - told - {"what", "levels"}
+    assert not missing
+    assert {path.stem for path in SHIPPED} <= told
