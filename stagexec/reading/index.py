@@ -113,7 +113,7 @@ class Index:
         jobs = [job for _, _, some in todo for job in some]
         found = iter(workers.read_all(jobs, processes))
         answers = [[next(found) for _ in some] for _, _, some in todo]
-        self._load([job.rows_file for job in jobs])
+        self._load({job.rows_file: job.file for job in jobs})
         for (source, known, some), stretches in zip(todo, answers, strict=True):
             self._take(source, known, some, stretches)
         whole = sum(known.size for _, known, some in todo if known.whole and not some)
@@ -140,15 +140,21 @@ class Index:
         self.connection.execute("INSERT INTO gone VALUES (?)", [file])
         self.connection.execute("DELETE FROM fresh WHERE file = ?", [file])
 
-    def _load(self, files: list[str]) -> None:
+    def _load(self, files: dict[str, str]) -> None:
+        """Take the rows in `files`: file of rows -> journal."""
         full = [file for file in files if os.path.exists(file) and os.path.getsize(file)]
         if not full:
             return
-        columns = ", ".join(f"{name}: '{kind}[]'" for name, kind in COLUMNS.items())
-        lists = ", ".join(f"unnest({name}) AS {name}" for name in COLUMNS)
+        self.connection.execute("CREATE TEMP TABLE sources (rows_file VARCHAR, journal VARCHAR)")
+        self._insert("sources", [[file, files[file]] for file in full])
+        columns = ", ".join(f"{name}: '{COLUMNS[name]}[]'" for name in scan.COLUMNS)
+        lists = ", ".join(
+            "journal AS file" if name == "file" else f"unnest({name}) AS {name}" for name in COLUMNS
+        )
         self.connection.execute(
             f"INSERT INTO fresh SELECT {lists} FROM read_json(?, columns={{{columns}}}, "
-            "format='newline_delimited', maximum_object_size=268435456)",
+            "filename='rows_file', format='newline_delimited', maximum_object_size=268435456) "
+            "JOIN sources USING (rows_file)",
             [full],
         )
 

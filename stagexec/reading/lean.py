@@ -105,7 +105,6 @@ Line = tuple[bytes, bytes, int]
 
 _NODES = _decoder(list[str])
 _LINKS = _decoder(list[list[int]])
-_NONE = frozenset((None,))
 
 _known: dict[tuple[bytes, bytes, tuple[str, ...]], frozenset[str]] = {}
 """(nodes, links, delivered nodes) -> needed nodes: most runs of a ledger are of a few workflows."""
@@ -222,12 +221,14 @@ def _sorted(lines: list[Line]) -> _Events | None:
         b"artifact": found.artifacts,
     }
     for kind, line, _ in lines:
+        several = many.get(kind)
+        if several is not None:
+            several.append(DECODERS[kind](line))
+            continue
         if kind in SKIPPED:
             continue
         event = DECODERS[kind](line)
-        if kind in many:
-            many[kind].append(event)
-        elif kind == b"mark":
+        if kind == b"mark":
             if event.name == "cancel_requested":
                 return None
             found.lower_bound = found.lower_bound or event.name == "dynamic_vram"
@@ -258,31 +259,33 @@ def _times(
     found: _Events, executed: _Executed, accepted: _Accepted
 ) -> tuple[dict[str, int] | None, int | None]:
     """({stage: ns}, wasted ns), or Nones where columns are uneven or a visit is told twice."""
-    visits = found.visits
-    node_of: dict[int, str] = {}
-    for told in visits:
+    numbers: list[int] = []
+    nodes: list[str] = []
+    for told in found.visits:
         if len(told.visit) != len(told.node_id):
             return None, None
-        node_of.update(zip(told.visit, told.node_id, strict=True))
-    if len(node_of) != sum(len(told.visit) for told in visits):
+        numbers += told.visit
+        nodes += told.node_id
+    if len(set(numbers)) != len(numbers):
         return None, None
     needed = _needed(accepted, tuple(_delivered(found.artifacts, executed)))
-    useful = _NONE.union(visit for visit, node in node_of.items() if node in needed)
+    useful: set[int | None] = {None, *numbers}
+    if not needed.issuperset(nodes):
+        useful = {None, *(v for v, node in zip(numbers, nodes, strict=True) if node in needed)}
     stages: dict[str, int] = {}
     wasted = 0
     for rows in found.segments:
-        count = len(rows.stage)
-        columns = (rows.part, rows.start_ns, rows.end_ns, rows.visit, rows.seam)
-        if any(len(column) != count for column in columns):
+        names, starts, ends = rows.stage, rows.start_ns, rows.end_ns
+        if not len(names) == len(starts) == len(ends) == len(rows.visit) == len(rows.part) == len(rows.seam):
             return None, None
-        for stage, start, end in zip(rows.stage, rows.start_ns, rows.end_ns, strict=True):
+        for stage, start, end in zip(names, starts, ends, strict=True):
             stages[stage] = stages.get(stage, 0) + end - start
         if not useful.issuperset(rows.visit):
             wasted += _wasted(rows, useful)
     return stages, wasted
 
 
-def _wasted(rows: _Segments, useful: frozenset[int | None]) -> int:
+def _wasted(rows: _Segments, useful: set[int | None]) -> int:
     columns = zip(rows.stage, rows.start_ns, rows.end_ns, rows.visit, strict=True)
     return sum(
         e - s for stage, s, e, visit in columns if visit not in useful and stage not in sets.HOST_STAGES

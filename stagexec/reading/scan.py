@@ -16,7 +16,8 @@ import msgspec
 
 from stagexec.reading import lean, table
 
-COLUMNS = (*table.COLUMNS, *table.PLACE)
+COLUMNS = (*table.COLUMNS, "first_byte", "end_byte")
+"""Of the files of rows: the journal is the same for all rows of one, so whoever loads it puts that in."""
 
 TAIL = 256 * 1024
 """The last sign of life is looked for in this many bytes: the writer's order is nearly that of time."""
@@ -145,7 +146,7 @@ class _Stretch:
         del self.runs[run_id]
         row = lean.row_of(self.job.file, self.head, run_id.decode(), lines)
         if row is not None:
-            row += (self.job.file, lines[0][2], self._line_end(lines[-1]))
+            row += (lines[0][2], self._line_end(lines[-1]))
             self.rows.append(row)
 
     def _line_end(self, line: lean.Line) -> int:

@@ -82,7 +82,7 @@ def flat(run: Run) -> dict[str, Any]:
 
 def stage_cells(stages: dict[str, int]) -> list[Any]:
     """The cells of {stage: ns}: one for each of STAGES, then the others as JSON."""
-    cells: list[Any] = [stages.get(stage) for stage in sets.STAGES]
+    cells: list[Any] = list(map(stages.get, sets.STAGES))
     other = (
         {}
         if stages.keys() <= sets.STAGES.keys()
