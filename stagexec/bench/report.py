@@ -48,11 +48,7 @@ def build(tables: Tables) -> dict[str, Any]:
         "effects": effects(tables),
         "answers": speech.answers(tables),
         "quality_question": {"question": tables.plan.quality.question, "answers": questions},
-        "arms": [
-            {name: n[name] for name in ("unit", "arm", "status", "reason")}
-            for n in results.notes
-            if n["kind"] == "arm"
-        ],
+        "arms": dropped(tables),
         "proofs": proofs(tables),
         "warnings": warnings(tables),
         "runs": len(results.runs),
@@ -65,6 +61,12 @@ def _unit(tables: Tables, unit: Any) -> dict[str, Any]:
     found["rounds"] = order[-1]["rounds"] if order else []
     found |= {"warmup": unit.warmups, "counted": unit.pairs}
     return found
+
+
+def dropped(tables: Tables) -> list[dict[str, Any]]:
+    """Per unit and arm that left or never took part, the last word on it."""
+    last = {(n["unit"], n["arm"]): n for n in tables.results.notes if n["kind"] == "arm"}
+    return [{name: n[name] for name in ("unit", "arm", "status", "reason")} for n in last.values()]
 
 
 def state(tables: Tables) -> str:

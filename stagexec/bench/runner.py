@@ -338,9 +338,11 @@ class Bench:
         return self.restarts[turn.key] <= self.plan.budget.restarts
 
     def _close(self, key: Any) -> None:
-        seat = self.seats.pop(key, None)
+        """Stop a server. One whose stop is cut short by Ctrl-C keeps its seat, and is stopped at the end."""
+        seat = self.seats.get(key)
         if seat is not None:
             seat.session.close()
+            del self.seats[key]
             self._note("closed", number=seat.number)
 
     def _close_all(self) -> None:

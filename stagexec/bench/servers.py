@@ -40,6 +40,8 @@ NO_OP_SECONDS = 120.0
 SECOND_CHECKPOINT = "-b"
 """The tiny checkpoint lies in a server's folder a second time under this suffix: a model to switch to."""
 
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
 TELLING = (
     re.compile(r"^\s*(?:\w+\.)*(?:ModuleNotFoundError|ImportError)\b.*"),
     re.compile(r".*\bmust be installed\b.*"),
@@ -200,7 +202,7 @@ def still_running(results: Results) -> list[int]:
 
 def clear_line(log: str) -> str | None:
     """The line of a log that says best why the server ended; None of an empty log."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    lines = [line.strip() for line in ANSI.sub("", log).splitlines() if line.strip()]
     for pattern in TELLING:
         for line in reversed(lines):
             if pattern.match(line):
@@ -284,8 +286,8 @@ class RealSession:
             raise self._lost(problem, None) from None
 
     def log(self) -> str:
-        """What the server has printed."""
-        return self.server.log()
+        """What the server has printed, without its colours."""
+        return ANSI.sub("", self.server.log())
 
     def close(self) -> None:
         """Stop the server, keep its log, remove its folder."""

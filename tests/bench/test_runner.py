@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stagexec.bench import plan, results, runner, schedule
-from tests.bench.fake_lab import PROMPT, FakeLab
+from tests.bench.fake_lab import PROMPT, FakeLab, FakeSession
 
 ARMS = '[[arm]]\nname = "a"\n[[arm]]\nname = "b"\n'
 UNIT = '[[unit]]\nname = "M03"\nstate = "recompute"\n'
@@ -299,6 +299,26 @@ def test_a_bench_that_was_interrupted_and_resumed_has_the_same_measures(tmp_path
         assert sorted(key(run) for runs in measures.values() for run in runs) == sorted(
             key(run) for run in counted(whole)
         )
+
+
+def test_a_stop_that_is_cut_short_is_done_again_before_the_bench_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = FakeLab()
+    close = FakeSession.close
+    calls: list[FakeSession] = []
+
+    def cut(session: FakeSession) -> None:
+        calls.append(session)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        close(session)
+
+    monkeypatch.setattr(FakeSession, "close", cut)
+    with pytest.raises(KeyboardInterrupt):
+        bench(tmp_path / "r", ARMS + UNIT, lab)
+    assert lab.alive == 0
+    assert calls[0] is calls[1]
 
 
 def test_a_resumed_bench_that_was_finished_starts_no_server(tmp_path: Path) -> None:

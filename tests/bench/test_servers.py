@@ -28,6 +28,7 @@ from stagexec.bench.client import Refused
             "To use it, the `sageattention` package must be installed first.",
         ),
         ("a\nTraceback\ntorch.OutOfMemoryError: no room\nbye\n", "torch.OutOfMemoryError: no room"),
+        ("\x1b[31m[ERROR]\x1b[0m gone\n", "[ERROR] gone"),
         ("one\n\ntwo\n\n", "two"),
         ("", None),
     ],
