@@ -17,7 +17,7 @@ HEARTBEAT_GAP_NS = 1_500_000_000
 
 SEGMENT_COLUMNS = ("stage", "part", "start_ns", "end_ns", "visit", "seam")
 
-NOTES = frozenset({"torn_last", "lost", "unknown_event", "newer_format", "heartbeat_gap"})
+NOTES = frozenset({"torn_last", "lost", "unknown_event", "newer_format", "heartbeat_gap", "manifest_missing"})
 """Kinds that are told and are no errors: each can happen to a sound journal. A heartbeat is late when a
 node holds the interpreter or the machine sleeps."""
 
@@ -55,6 +55,12 @@ class _Seen:
     """visit -> (line, start_ns, end_ns)"""
     used: dict[int, int] = dataclasses.field(default_factory=dict)
     """visit number that a segment names -> line"""
+    uneven: bool = False
+    """some of its visits could not be read"""
+    worked: set[str] = dataclasses.field(default_factory=set)
+    """nodes that a visit or the cache accounts for"""
+    artifacts: list[tuple[int, str, int | None]] = dataclasses.field(default_factory=list)
+    """(line, node, ready_ns) of what this run is said to have made"""
 
 
 class Auditor:
@@ -67,6 +73,9 @@ class Auditor:
         self._last_closed_start = 0
         self._last_ns = 0
         self._open = 0
+        self._clock: tuple[int | None, int, int | None] | None = None
+        self.conditions: dict[str, tuple[str, int, str]] = {}
+        """condition id -> (file, line, run id) of the first run that is said to be of it"""
         self._take: dict[type[events.Event], Callable[[_Seen, Any], None]] = {
             events.RunAccepted: self._accepted,
             events.RunStarted: self._run_started,
@@ -76,6 +85,7 @@ class Auditor:
             events.Spans: self._spans,
             events.Artifact: self._artifact,
             events.RunClosed: self._closed,
+            events.Condition: self._condition,
         }
         self._file = ""
         self._line = 0
@@ -84,6 +94,11 @@ class Auditor:
         """Check one event against all before it."""
         self._file, self._line = file, line
         self._gap_in_life(event)
+        if isinstance(event, events.ProcessStart):
+            self._same_clock(event)
+        elif self._clock is not None and event.ts_mono_ns < self._clock[1]:
+            what = f"at {event.ts_mono_ns} ns, before the process began ({self._clock[1]} ns)"
+            self._find("clock_domain", what, event.run_id)
         if isinstance(event, events.LostEvents):
             what = f"{event.count} events could not be written: {event.reason}"
             self._find("lost_events", what, event.run_id)
@@ -124,6 +139,13 @@ class Auditor:
             self._find("heartbeat_gap", what, None)
         self._last_ns = max(self._last_ns, now)
 
+    def _same_clock(self, event: events.ProcessStart) -> None:
+        """A journal is of one process, so of one clock: each head of it tells the same anchor pair."""
+        clock = (event.pid, event.ts_mono_ns, event.ts_wall)
+        if self._clock is not None and clock != self._clock:
+            self._find("clock_domain", "a second process, so a second clock, in one journal", None)
+        self._clock = self._clock or clock
+
     def _accepted(self, run: _Seen, event: events.RunAccepted) -> None:
         run.accepted = True
 
@@ -133,6 +155,7 @@ class Auditor:
 
     def _cached(self, run: _Seen, event: events.Cached) -> None:
         run.cached.update(event.nodes)
+        run.worked.update(event.nodes)
 
     def _segments(self, run: _Seen, event: events.Segments) -> None:
         if not even(event, SEGMENT_COLUMNS):
@@ -185,6 +208,7 @@ class Auditor:
     def _visits(self, run: _Seen, event: events.Visits) -> None:
         if not even(event, VISIT_COLUMNS):
             self._find("malformed", "visits: columns of different lengths", run.run_id)
+            run.uneven = True
             return
         columns = zip(
             event.visit,
@@ -200,6 +224,7 @@ class Auditor:
             if visit in run.visits:
                 self._find("visit_twice", f"visit {visit} is told twice", run.run_id)
             run.visits[visit] = (self._line, start, end)
+            run.worked.add(node)
             if end < start:
                 self._find("negative", f"visit {visit} from {start} to {end}: {end - start} ns", run.run_id)
             if kind == "executed" and node in run.cached:
@@ -223,6 +248,14 @@ class Auditor:
 
     def _artifact(self, run: _Seen, event: events.Artifact) -> None:
         self._word(run, "state", event.state, sets.ARTIFACT_STATES)
+        if event.node_id is not None and not event.orphan and not event.cached:
+            run.artifacts.append((self._line, event.node_id, event.ready_mono_ns))
+
+    def _condition(self, run: _Seen, event: events.Condition) -> None:
+        if event.condition_id is None:
+            self._find("unknown_word", "a condition without its id", run.run_id)
+        else:
+            self.conditions.setdefault(event.condition_id, (self._file, self._line, run.run_id))
 
     def _closed(self, run: _Seen, event: events.RunClosed) -> None:
         if run.closed is not None:
@@ -258,9 +291,21 @@ class Auditor:
         for visit, (line, start, end) in run.visits.items():
             if start < closed.accepted_ns or end > closed.finished_ns:
                 self._find("visit_outside", f"visit {visit} lies outside its run", name, line)
+        self._check_artifacts(run, closed)
         for visit, line in run.used.items():
             if visit not in run.visits:
                 self._find("visit_missing", f"segments name visit {visit}, which is not told", name, line)
+
+    def _check_artifacts(self, run: _Seen, closed: events.RunClosed) -> None:
+        if closed.accepted_ns is None or closed.finished_ns is None:
+            return
+        for line, node, ready in run.artifacts:
+            if node not in run.worked and not run.uneven:
+                what = f"node {node} made an artifact, and was neither visited nor cached"
+                self._find("artifact_without_visit", what, run.run_id, line)
+            if ready is not None and not closed.accepted_ns <= ready <= closed.finished_ns:
+                what = f"an artifact of node {node} was ready outside its run"
+                self._find("artifact_outside", what, run.run_id, line)
 
 
 def _brief(detail: Any) -> str:
@@ -287,6 +332,10 @@ def audit(ledger: pathlib.Path) -> list[Finding]:
         for file, line, event in source.read():
             auditor.take(file, line, event)
         mine = auditor.finish() + [of_problem(p) for p in source.problems]
+        for condition_id, (file, line, run_id) in auditor.conditions.items():
+            if not (ledger / "conditions" / f"{condition_id}.json").is_file():
+                what = f"condition {condition_id[:16]} has no manifest in this ledger"
+                mine.append(Finding("manifest_missing", "note", run_id, file, line, what))
         order = {str(path): at for at, path in enumerate(source.paths)}
         found += sorted(mine, key=lambda f: (order.get(f.file, -1), f.line))
     return found

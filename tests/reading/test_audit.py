@@ -261,3 +261,48 @@ def test_an_unknown_event_and_a_newer_format_are_notes(tmp_path: Path) -> None:
     findings = found(journal, tmp_path)
     assert kinds(findings) == []
     assert kinds(findings, "note") == ["newer_format", "unknown_event"]
+
+
+def test_an_artifact_of_a_node_that_nobody_visited_is_a_contradiction(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    FakeRun(journal, "aaaa", TINY).start().artifact("5").execute().close()
+    assert kinds(found(journal, tmp_path)) == ["artifact_without_visit"]
+
+
+def test_an_artifact_that_was_ready_outside_its_run_is_a_contradiction(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    journal.now = S
+    tiny_run(journal, "aaaa")
+    first(journal, "artifact")["ready_mono_ns"] = 5
+    assert kinds(found(journal, tmp_path)) == ["artifact_outside"]
+
+
+def test_two_clocks_in_one_journal_are_a_contradiction(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    tiny_run(journal, "aaaa")
+    journal.head()
+    assert kinds(found(journal, tmp_path)) == ["clock_domain"]
+
+
+def test_a_head_that_was_written_again_is_none(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    tiny_run(journal, "aaaa")
+    journal.events += journal.events[:3]
+    assert kinds(found(journal, tmp_path)) == []
+
+
+def test_a_time_before_the_process_began_is_of_another_clock(tmp_path: Path) -> None:
+    journal = FakeJournal()
+    journal.now = S
+    journal.head()
+    journal.add("mark", name="note", detail={})
+    journal.events[-1]["ts_mono_ns"] = 7
+    assert kinds(found(journal, tmp_path)) == ["clock_domain"]
+
+
+def test_a_condition_whose_manifest_is_missing_is_a_note(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    tiny_run(journal, "aaaa").know_condition("ab" * 32)
+    findings = found(journal, tmp_path)
+    assert kinds(findings) == []
+    assert kinds(findings, "note") == ["manifest_missing"]
