@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from stagexec.reading import store
+from stagexec.reading.journal import sources
 from stagexec.reading.runs import Run
 
 if TYPE_CHECKING:
@@ -46,9 +47,25 @@ def ledger_path(ledger: str | None) -> pathlib.Path:
     return folder
 
 
-def load(ledger: str | None) -> store.Store:
-    """All runs of the ledger; what could not be read is named on standard error."""
+LARGE = 64 * 1024**2
+"""Journals of more bytes are read by way of the index, a run at a time."""
+
+
+def is_large(folder: pathlib.Path) -> bool:
+    """Whether folding all of the ledger would take a person's patience."""
+    return sum(p.stat().st_size for s in sources(folder) for p in s.paths if p.is_file()) > LARGE
+
+
+def load(ledger: str | None, whole: bool = False) -> store.Store:
+    """All runs of the ledger; what could not be read is named on standard error.
+
+    Of a large ledger only the runs that are looked for are read, unless it is to be the `whole` one.
+    """
     folder = ledger_path(ledger)
+    if not whole and is_large(folder):
+        from stagexec.reading.lookup import Large
+
+        return Large(folder)
     loaded = store.load(folder)
     for problem in loaded.problems:
         if problem.kind == "unreadable":

@@ -29,7 +29,7 @@ class Chosen:
     def runs(self) -> list[Run]:
         """The runs in full."""
         if self._runs is None:
-            loaded = common.load(self.ledger)
+            loaded = common.load(self.ledger, whole=not self.names)
             self._runs = [common.find(loaded, name) for name in self.names] if self.names else loaded.runs
         return self._runs
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from stagexec.answers import diagnose
+from stagexec.answers import cache_defeat, diagnose
 from stagexec.cli import common
 from stagexec.reading import rows
 
@@ -21,9 +21,14 @@ def command(run: str, ledger: str | None, as_json: bool, all_visits: bool) -> No
     chosen = common.find(loaded, run)
     found = rows.detail(chosen)
     found["diagnoses"] = msgspec.to_builtins(diagnose.diagnose(chosen, loaded.runs))
+    before = cache_defeat.previous(chosen, loaded.runs)
+    again = cache_defeat.re_executions(chosen, before) if before is not None else []
+    found["re_executed"] = msgspec.to_builtins(again)
     if as_json:
         common.print_json(found)
         return
-    from stagexec.views import text
+    from stagexec.views import reports, text
 
-    text.print_run(text.console(), found, all_visits)
+    out = text.console()
+    text.print_run(out, found, all_visits)
+    reports.print_re_executed(out, again)

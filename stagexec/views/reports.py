@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from stagexec.answers.amdahl import Plan, SpeedUp
+from stagexec.answers.cache_defeat import ReExecution
 from stagexec.answers.diff import Comparison
 from stagexec.answers.failures import Failures, Group
 from stagexec.answers.words import human, nodes, percent, size
@@ -101,11 +104,16 @@ def print_comparison(out: Console, found: Comparison) -> None:
     for name in dict.fromkeys([*found.residency.get("a", {}), *found.residency.get("b", {})]):
         told = [_residency(found.residency[side].get(name)) for side in ("a", "b")]
         out.print(f"model {text(name)}: {told[0]} → {told[1]}")
-    for again in found.re_executed[:MOST_ROWS]:
+    print_re_executed(out, found.re_executed)
+
+
+def print_re_executed(out: Console, found: Sequence[ReExecution]) -> None:
+    """A line a node that was executed again, and why."""
+    for again in found[:MOST_ROWS]:
         place = f"node {text(again.node_id)} ({text(again.node_class)})"
         out.print(f"{place} executed again: {text(again.why)}", soft_wrap=True)
-    if len(found.re_executed) > MOST_ROWS:
-        out.print(f"and {nodes(len(found.re_executed) - MOST_ROWS)} more")
+    if len(found) > MOST_ROWS:
+        out.print(f"and {nodes(len(found) - MOST_ROWS)} more")
 
 
 def _residency(one: dict[str, int] | None) -> str:
