@@ -340,6 +340,9 @@ class Host:
     def condition_of(self, _prompt: Any, _extra: Any, _outputs: Any) -> tuple[str, dict[str, Any]]:
         return "c" * 64, {"prompt_hash": "p" * 64, "seeds": []}
 
+    def keep_condition(self, *_accepted: Any) -> None:
+        """What is in use is looked at by the host's side."""
+
     def directory_of(self, _kind: str) -> str | None:
         return None
 

@@ -237,10 +237,13 @@ def process(ledger: Path, log: Log) -> None:
     """What happens once: the journal, the host's facts, the seams' states, a restart."""
     execution = ModuleType("execution")
     with pytest.MonkeyPatch.context() as patch:
-        api = SimpleNamespace(facts={}, fingerprint="f", executor_used="native", directory_of=lambda _: None)
+        nothing = SimpleNamespace(start=lambda: None)
+        api = SimpleNamespace(
+            facts={}, fingerprint="f", executor_used="native", directory_of=lambda _: None, conditions=nothing
+        )
         patch.setattr(host_api, "HostApi", lambda *_: api)
         patch.setattr(conformance, "choose", lambda *_: ("native", "a test"))
-        patch.setattr(hooks, "Closer", lambda *_: SimpleNamespace(start=lambda: None))
+        patch.setattr(hooks, "Closer", lambda *_: nothing)
         patch.setattr(seams.Seams, "install_late", lambda _self: None, raising=False)
         one = hooks.Hooks(Tables(), None, "baseline", False, {**PROCESS, "ledger": str(ledger)})
         assert one._known(execution) is api
