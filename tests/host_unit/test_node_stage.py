@@ -115,7 +115,8 @@ def test_the_node_table_lists_no_class_that_its_types_decide_alike() -> None:
     useless = [
         name
         for name, row in table.items()
-        if by_type.stage_of(name, core_node(name)) == (row.stage, row.part, "type")
+        if name in INDEX  # the packs' classes are in tables of their own
+        and by_type.stage_of(name, core_node(name)) == (row.stage, row.part, "type")
     ]
     assert useless == []
 
