@@ -147,7 +147,7 @@ EVENTS: dict[str, dict[str, str]] = {
         "start_ns": "list of the starts (host's clock) of the segments that the spans lie in",
         "device": "list of device indexes",
         "stream": "list of stream handles: streams that weights were copied on, beside the computing one",
-        "offset_ns": "list of the device's time from the segment's own event to before the first copy; or null",
+        "offset_ns": "list of the device's time from the segment's event to before the first copy; or null",
         "length_ns": "list of the device's time from there to after the last copy; null where not known",
         "copies": "list of how often the stream was handed out in that segment",
     },
@@ -177,6 +177,7 @@ EVENTS: dict[str, dict[str, str]] = {
     },
     "mark": {
         "name": "cancel_requested, blocked, model_load, tiled_retry, cache_defeated, attention, compiled, "
+        "unrecorded_run (a pack ran a prompt of its own beside this one), dynamic_vram, oom_seen, warmup, "
         "profile_problem, fault, child_failed, child_recovered, encoding, encoded, delivered, left_over, …",
         "detail": "small object, depends on name; never prompt text unless asked for. child_failed: program "
         "and the detail of the child's span. child_recovered: {pid, by_pid}, a later child made the same "
@@ -222,11 +223,11 @@ EVENTS: dict[str, dict[str, str]] = {
         "stopped_ns": "when execution stopped; null when it never started",
     },
     "identity": {
-        "nodes": "list of node ids of the submitted graph; filed off the run's path, so it may follow run_closed",
+        "nodes": "node ids of the submitted graph; filed off the run's path, so it may follow run_closed",
         "constants": "list, one for each of nodes: a short digest of its class and constant inputs, seeds "
         "included. Equal digests mean equal constants; no value can be read from one",
         "links": "list, one for each of nodes: a short digest of which outputs it takes inputs from",
-        "is_changed": "{node id: short digest of its answer to the host's question whether it changed}; nodes "
+        "is_changed": "{node id: short digest of its answer to the host's question if it changed}; nodes "
         "that were not asked are absent, an answer that can never equal itself is nan",
         "packs": "{class name: custom-node pack} of the graph's classes that are not the host's own",
     },

@@ -87,7 +87,7 @@ class Conditions:
 
     @guarded
     def keep(self, run: Run, prompt: Any, extra_data: Any, outputs: list[str], known: dict[str, Any]) -> None:
-        """Remember what `run` was asked for. The prompt itself is kept: the host writes its answers into it."""
+        """Remember what `run` was asked for. The prompt itself is kept: the host writes into it."""
         told = Accepted(prompt, extra_data, outputs, known["prompt_hash"], known["seeds"])
         self._accepted[run] = told
 

@@ -65,8 +65,9 @@ def model_load(run: Any, arguments: dict[str, Any]) -> None:
     """Models are asked onto the device: which, how large, and how much of each is there already.
 
     Detail: `models` (list of {class, id, bytes, loaded_bytes, resident, dynamic, dtype}), `count`,
-    `resident` (how many the host already lists as loaded). The mark's stage is the one that asks. Under dynamic VRAM also marks the run, once, because
-    weights are then paged in during the forward pass and the stage's time is a lower bound.
+    `resident` (how many the host already lists as loaded). The mark's stage is the one that asks. Under
+    dynamic VRAM also marks the run, once, because weights are then paged in during the forward pass and
+    the stage's time is a lower bound.
     """
     used_models.note(run, arguments["models"])
     described = [_describe(model) for model in arguments["models"]]

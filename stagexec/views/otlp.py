@@ -28,7 +28,7 @@ class CannotSend(Exception):
 
 
 def send(runs: Sequence[Run], url: str) -> int:
-    """Send a trace a run, and metrics of all, to the collector at `url`; how many spans. Raises CannotSend."""
+    """Send a trace a run, and metrics of all, to the collector at `url`: how many spans, or CannotSend."""
     spans = [span for run in runs for span in spans_of(run)]
     exporter = _exporters()[0](endpoint=f"{url.rstrip('/')}/v1/traces", timeout=TIMEOUT_S)
     from opentelemetry.sdk.trace.export import SpanExportResult

@@ -31,7 +31,7 @@ def main() -> None:
     places = {**children.POPEN, "av:open": pyav.watched_open}
     places |= {**attention.places(), **devices.offload_places("events")}
     for row in tables.seams.values():
-        factories |= {row.id: places[target] for target in row.target if target in places}
+        factories.update((row.id, places[target]) for target in row.target if target in places)
         if row.kind == "replace":  # what only the running executor can fill: does the host have it at all?
             factories.setdefault(row.id, lambda _module, old: old)
     seams = Seams(tables, factories)

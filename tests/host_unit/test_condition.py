@@ -1,4 +1,4 @@
-"""The condition is what was in use: equal for equal runs, another for any other field, and never in the way."""
+"""The condition is what was in use: read back from the host, and null only with a reason."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleName
     )
     monkeypatch.setattr(live, "journal", FakeJournal(tmp_path / "ledger"))
     monkeypatch.setattr(live, "attention_facts", {"configured": "attention_pytorch"})
-    yield SimpleNamespace(api=api, args=args, models=models, journal=live.journal, folder=tmp_path)
+    return SimpleNamespace(api=api, args=args, models=models, journal=live.journal, folder=tmp_path)
 
 
 def run_of(

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).with_name("real_host.py")
 
 EVERYWHERE = {"torch_compile", "vhs_frames_to_bytes", "vhs_frames_to_shorts"}
-"""Absent here on any host: torch's compiler is imported when something is compiled, and the pack is not there."""
+"""Absent on any host here: torch's compiler is imported when something compiles; the pack is not there."""
 
 ABSENT = {
     "0.30.0": EVERYWHERE,

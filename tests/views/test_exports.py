@@ -64,7 +64,7 @@ def test_csv_has_the_exact_row_and_every_segment(ledger: Path, tmp_path: Path) -
         "",
         "failed",
     )
-    assert [r["artifact_hash"] for r in rows if r["stage_id"] == "native_materialize"][0] == "cd" * 32
+    assert next(r["artifact_hash"] for r in rows if r["stage_id"] == "native_materialize") == "cd" * 32
 
 
 def test_parquet_of_many_ledgers_is_one_table_for_the_report_verbs(ledger: Path, tmp_path: Path) -> None:
@@ -93,7 +93,8 @@ def test_parquet_of_many_ledgers_is_one_table_for_the_report_verbs(ledger: Path,
 def test_parquet_of_named_runs_has_their_segments(ledger: Path, tmp_path: Path) -> None:
     invoke("export", "aaaa", "cccc", "--parquet", str(tmp_path / "lake"), "--ledger", str(ledger))
     found = duckdb.execute(
-        "SELECT run_id, sum(end_mono_ns - start_mono_ns), sum(cpu_wall_ms) FROM read_parquet(?) GROUP BY 1 ORDER BY 1",
+        "SELECT run_id, sum(end_mono_ns - start_mono_ns), sum(cpu_wall_ms) FROM read_parquet(?) "
+        "GROUP BY 1 ORDER BY 1",
         [str(tmp_path / "lake" / "segments" / "*" / "*.parquet")],
     ).fetchall()
     runs = [load(ledger).find(name) for name in ("aaaa", "cccc")]
