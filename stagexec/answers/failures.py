@@ -90,8 +90,10 @@ def wilson(hits: int, of: int) -> tuple[float | None, float | None]:
 def failures(
     runs: Runs, by: str | None = None, since_ns: int | None = None, price: float | None = None
 ) -> Failures:
-    """Of the runs accepted at or after `since_ns` (1970), by one of BY. `price`: of one hour of a GPU."""
-    where, values = ("true", []) if since_ns is None else ("accepted_wall_ns >= ?", [since_ns])
+    """Of the runs accepted since `since_ns` (1970), warm-ups apart, by one of BY. `price`: a GPU hour's."""
+    where, values = "NOT warmup", list[Any]()
+    if since_ns is not None:
+        where, values = f"{where} AND accepted_wall_ns >= ?", [since_ns]
     total = _group(None, _counts(runs, "NULL", where, values), None, price)
     if by is None:
         return Failures(None, price, total, [])

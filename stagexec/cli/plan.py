@@ -65,7 +65,10 @@ def of_condition(runs: Runs, row: dict[str, Any]) -> list[dict[str, Any]]:
     """The good runs of the row's condition, timing mode and start-up class: what may be pooled."""
     if row["condition_id"] is None:
         raise common.BadInput("the condition of this run is not known")
-    same = "condition_id = $1 AND timing = $2 AND startup_class = $3 AND starts_with(outcome, 'success')"
+    same = (
+        "condition_id = $1 AND timing = $2 AND startup_class = $3 AND starts_with(outcome, 'success') "
+        "AND NOT warmup"
+    )
     found = runs.rows(same, [row["condition_id"], row["timing"], row["startup_class"]])
     if not found:
         raise common.BadInput("no run of this condition ended well")

@@ -164,6 +164,7 @@ class _Events:
     visits: list[_Visits]
     artifacts: list[_Artifact]
     lower_bound: bool = False
+    warmup: bool = False
 
 
 def ordinary(head: Head, run_id: str, lines: list[Line]) -> list[Any] | None:
@@ -208,6 +209,7 @@ def ordinary(head: Head, run_id: str, lines: list[Line]) -> list[Any] | None:
         None,
         sum(a.state in table.KEPT and not a.orphan for a in found.artifacts),
         found.lower_bound,
+        found.warmup,
         *table.stage_cells(stages),
     ]
 
@@ -232,6 +234,7 @@ def _sorted(lines: list[Line]) -> _Events | None:
             if event.name == "cancel_requested":
                 return None
             found.lower_bound = found.lower_bound or event.name == "dynamic_vram"
+            found.warmup = found.warmup or event.name == "warmup"
         elif kind in found.once:
             return None
         else:

@@ -38,9 +38,10 @@ FACTS: dict[str, str] = {
     "cancel_latency_ns": WHOLE,
     "delivered": WHOLE,
     "lower_bound": TRUTH,
+    "warmup": TRUTH,
 }
 """Column -> DuckDB type. Times in ns. `delivered`: artifacts that are there; `lower_bound`: the host pages
-weights in while it samples, so model_load_residency is more than it shows."""
+weights in while it samples, so model_load_residency is more than it shows. `warmup`: not in statistics."""
 
 STAGE_COLUMNS: dict[str, str] = {stage: f"{stage}_ns" for stage in sets.STAGES}
 """stage -> column; null where the run was never in the stage."""
@@ -101,7 +102,7 @@ def stages_of(row: dict[str, Any]) -> dict[str, int]:
 SUMMARY = (
     "run_id", "prompt_id", "condition_id", "outcome", "cause", "error_stage", "error_node", "startup_class",
     "executor", "timing", "accepted_wall", "total_ns", "device_ns", "device_reason", "validate_ns", "stages",
-    "wasted_ns", "wasted_kind", "cancel_latency_ns", "host_version",
+    "wasted_ns", "wasted_kind", "cancel_latency_ns", "host_version", "warmup",
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+from stagexec.reading.tail import Closed
 from stagexec.views import otlp, prometheus
 from stagexec.web.feed import Feed, Listener, summary
 from stagexec.web.routes import Site
@@ -30,7 +31,12 @@ def make(
     metrics: Any
     try:
         counted = metrics = prometheus.Metrics()
-        feed.listeners.append(lambda closed: counted.observe(closed.row))
+
+        def observe(closed: Closed) -> None:
+            if not closed.row["warmup"]:
+                counted.observe(closed.row)
+
+        feed.listeners.append(observe)
     except prometheus.NoLibrary as reason:
         metrics = reason
     feed.listeners += outside(warn)

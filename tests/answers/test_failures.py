@@ -126,3 +126,16 @@ def test_the_verb_prints_the_same_as_json_and_as_text(ledger: Path) -> None:
 def test_a_price_below_nothing_is_refused(ledger: Path) -> None:
     done = CliRunner().invoke(command, ["failures", "--ledger", str(ledger), "--price", "-1"])
     assert done.exit_code == 2
+
+
+def test_a_warm_up_is_in_no_statistic_but_stays_a_run(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    warm = FakeRun(journal, "warm", TINY).spend(MS)
+    journal.add("mark", warm, name="warmup", detail={})
+    warm.start().visit(1, "3", "KSampler", [("sampling", S)], kind="failed")
+    warm.execute(host_status="error").close("failed", "oom")
+    tiny_run(journal, "good")
+    journal.write(tmp_path)
+    assert (asked(tmp_path).total.accepted, asked(tmp_path).total.failures) == (1, 0)
+    with relation.of_ledger(tmp_path) as runs:
+        assert [row["warmup"] for row in runs.rows("true", [])] == [True, False]

@@ -92,7 +92,7 @@ def play(steps: Any, journal: FakeJournal) -> FakeJournal:  # noqa: C901, PLR091
         elif what == "cancel":
             journal.add("mark", run, name="cancel_requested", detail={})
         elif what == "mark":
-            journal.add("mark", run, name="dynamic_vram" if ns % 2 else "model_load", detail={})
+            journal.add("mark", run, name=("dynamic_vram", "model_load", "warmup")[ns % 3], detail={})
         elif what == "grow":
             run.grow(node, {f"{node}.0.1": ("Grown", [])})
         elif what == "identity":
