@@ -197,6 +197,19 @@ def test_the_time_for_states_is_a_bounded_share(clock: Clock, each_ns: int) -> N
     assert spent >= share / 4, "the share is there to be used"
 
 
+def test_states_of_nodes_with_long_ids_are_sent_less_often(clock: Clock) -> None:
+    sent = []
+    for length in (1, 5_000):
+        scene = Scene(OurProgress, clock, nodes=0)
+        for at in range(600):
+            node_id = str(at).rjust(length, "x")
+            clock.advance(3 * MS)
+            scene.registry.start_progress(node_id)
+        scene.handler.flush()
+        sent.append(len(scene.server.sent) - ours_module.SMALL)
+    assert sent[1] < sent[0] / 4
+
+
 def test_a_long_node_s_state_is_sent_though_nothing_follows(clock: Clock) -> None:
     scene = Scene(OurProgress, clock, nodes=400)
     run_chain(scene, 300, 0)
