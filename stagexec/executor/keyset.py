@@ -37,6 +37,23 @@ class MerkleKeySet:
             self.subcache_keys[node_id] = (node_id, self.dynprompt.get_node(node_id)["class_type"])
 
 
+def known_ids(cache: Any) -> Any:
+    """The ids of all nodes that a cache and its sub-caches have keys for.
+
+    The host gathers them by recursion: after a thousand expansions inside each other it could plan no prompt.
+    """
+    try:
+        return cache.all_node_ids()
+    except RecursionError:
+        found: set[str] = set()
+        caches = [cache]
+        while caches:
+            one = caches.pop()
+            found |= one.cache_key_set.all_node_ids()
+            caches += one.subcaches.values()
+        return found
+
+
 class PromptKeys:
     """The digests of one prompt and what they are made from."""
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from stagexec.executor import aio, failure, lane
 from stagexec.executor.duties import Duties
+from stagexec.executor.keyset import known_ids
 from stagexec.record import live
 from stagexec.record.guard import guarded
 from stagexec.record.run import Run
@@ -51,6 +52,13 @@ class HostLoop:
         if run is not None:
             aio.watch(run)
         return await super().execute_async(*args, **kwargs)  # type: ignore[misc]
+
+    def add_message(self, event: str, data: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """The host's messages; one of them says what was cached at the start."""
+        result = super().add_message(event, data, *args, **kwargs)  # type: ignore[misc]
+        if event == "execution_cached":
+            file_cached(live.current_for_thread(), list(data.get("nodes", ())))
+        return result
 
     def handle_execution_error(self, *args: Any, **kwargs: Any) -> Any:
         """Errors that no visit reports: those of staging, such as a dependency cycle."""
@@ -170,6 +178,7 @@ class Prompt:
                 await self._announce_intermediates()
                 executor.add_message("execution_success", {"prompt_id": self.prompt_id}, broadcast=False)
         finally:
+            self._last_progress()  # also where an error escaped: a timer must not speak after the end
             executor.history_result = {
                 "outputs": {node_id: ui["output"] for node_id, ui in self.ui_outputs.items()},
                 "meta": {node_id: ui["meta"] for node_id, ui in self.ui_outputs.items()},
@@ -212,7 +221,7 @@ class Prompt:
         self.nodes = execution.ExecutionList(
             self.dynprompt, executor.caches.outputs, *self.duties.link_callback()
         )
-        self.known_outputs = executor.caches.outputs.all_node_ids()
+        self.known_outputs = known_ids(executor.caches.outputs)
         for node_id in list(self.execute_outputs):
             self.nodes.add_node(node_id)
         if self.run is not None:

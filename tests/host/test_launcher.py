@@ -232,6 +232,14 @@ def test_the_hosts_executor_fills_the_ledger_alike(
     assert told(host) == told(native)
 
 
+def test_the_hosts_executor_tells_what_was_cached_at_the_start(host_witness: Witness, color: int) -> None:
+    graph = graphs.invert_save("cached at the start", color=color)
+    first, again = host_witness.run(graph), host_witness.run(graph)
+    assert first.ledger["cached_nodes"] == []
+    assert sorted(again.ledger["cached_nodes"]) == sorted(graph)
+    assert again.ledger["executed_nodes"] == []
+
+
 def test_an_exit_in_a_node_is_recorded_though_it_ends_the_hosts_worker(server: Servers) -> None:
     running = server("--stagexec-executor", "host")
     witness = Witness(running)

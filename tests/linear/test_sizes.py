@@ -76,6 +76,13 @@ def test_a_deep_nested_expansion_runs_twice(by_default: lab.Server, turns: int) 
     assert second["outputs"] == first["outputs"]
 
 
+def test_a_prompt_after_a_very_deep_one_still_runs(sized: lab.Server) -> None:
+    """The classic cache keeps a cache in a cache for each turn."""
+    for turns, salt in ((1_100, 5), (1_100, 5), (10, 6)):
+        _, entry = ran(sized, shapes.loops(turns * shapes.TURN + 3, salt))
+        assert entry["outputs"]["end"] == {"text": [str(salt)]}
+
+
 def test_a_chain_that_validation_must_walk_is_refused_with_the_one_error(sized: lab.Server) -> None:
     prompt = shapes.chain(5_000, 1)
     prompt["0"]["inputs"]["width"] = 0

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from world import DynamicPrompt, HostKeys, OurKeys, cache_provider, examples, execution, register
 
 from stagexec.executor import keys as keys_module
+from stagexec.executor.keyset import known_ids
 
 Prompt = dict[str, dict[str, Any]]
 
@@ -372,6 +373,25 @@ def test_a_chain_of_20000_has_keys_without_recursion_and_hits_again() -> None:
     assert asyncio.run(play(cache, (prompt, {}), "1", "first"))["found"][0] == [(one, None) for one in prompt]
     again = asyncio.run(play(cache, (prompt, {}), "0", "second"))["found"][0]
     assert again == [(one, ["first", one]) for one in prompt]
+
+
+@pytest.mark.parametrize("depth", [3, 1_500])
+def test_the_ids_of_expansions_inside_each_other_are_gathered_without_recursion(depth: int) -> None:
+    dynprompt = DynamicPrompt({"0": {"class_type": "KeyA", "inputs": {}}})
+    cache = execution.HierarchicalCache(OurKeys)
+
+    async def nest() -> None:
+        await cache.set_prompt(dynprompt, ["0"], Asked("p", dynprompt, cache))
+        for at in range(1, depth):
+            dynprompt.add_ephemeral_node(str(at), {"class_type": "KeyA", "inputs": {}}, str(at - 1), "0")
+            await cache.ensure_subcache_for(str(at - 1), [str(at)])
+
+    asyncio.run(nest())
+    assert known_ids(cache) == {str(at) for at in range(depth)}
+
+
+def test_the_ids_of_a_cache_without_keys_are_its_own_answer() -> None:
+    assert known_ids(execution.NullCache()) == []
 
 
 def alike_graph(chance: random.Random) -> Prompt:
