@@ -258,7 +258,7 @@ def _html(curves: Curves, file: pathlib.Path) -> None:
     figure.write_html(file)
 
 
-def main() -> int:
+def main(words: list[str] | None = None) -> int:
     """Measure and print; exit code 2 when what was asked for cannot be done."""
     own = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     own.add_argument("--sizes", default=",".join(map(str, SIZES)), help="numbers of nodes")
@@ -270,7 +270,7 @@ def main() -> int:
         "--plot", metavar="FILE", type=pathlib.Path, help="FILE.png by matplotlib, FILE.html by plotly"
     )
     own.add_argument("--comfyui", metavar="DIR", help="the ComfyUI folder; by default as for `stagexec demo`")
-    asked = own.parse_args()
+    asked = own.parse_args(words)
     names, sizes = asked.shapes.split(","), sorted(int(one) for one in asked.sizes.split(","))
     wrong = [name for name in names if name not in shapes.SHAPES]
     library = "plotly" if asked.plot and asked.plot.suffix in (".html", ".htm") else "matplotlib"

@@ -11,6 +11,7 @@ import os
 import platform
 import sys
 
+import graphs
 import stage_cost
 import workflow
 
@@ -23,11 +24,14 @@ def main() -> int:
     own.add_argument("--pairs", type=int, default=10, help="pairs of the tiny workflow (10; 0: none)")
     own.add_argument("--starts", type=int, default=3, help="pairs of starts (3; 0: none)")
     own.add_argument("--comfyui", metavar="DIR", help="the ComfyUI folder; by default as for `stagexec demo`")
+    own.add_argument("--graphs", action="store_true", help="also time per node as graphs grow (graphs.py)")
     asked = own.parse_args()
     load = f", load {os.getloadavg()[0]:.2f}" if hasattr(os, "getloadavg") else ""
     print(f"Python {platform.python_version()}, {platform.platform()}, {os.cpu_count()} cores{load}")
     stage_cost.stages()
     stage_cost.memory()
+    if asked.graphs and graphs.main(["--comfyui", asked.comfyui] if asked.comfyui else []):
+        return 1
     if not asked.pairs and not asked.starts:
         return 0
     try:
