@@ -19,6 +19,9 @@ WARMUP = "stagexec.warmup"
 """In a prompt's extra data: true for a run that only warms up. It is marked `warmup` in the journal."""
 
 NO_STOP: dict[str, Any] = {}
+MAX_BRIEFS = 10_000
+"""As many as the host keeps history entries."""
+
 NO_CONDITION: tuple[str | None, dict[str, Any]] = (None, {})
 
 
@@ -49,6 +52,23 @@ class QueueView:
         result = super().task_done(*args, **kwargs)  # type: ignore[misc]
         done(args, kwargs)
         return result
+
+    def keep_brief(self, prompt_id: str, brief: dict[str, Any]) -> None:
+        """What to show under `stagexec` in the history entry of a prompt whose run is closed."""
+        kept = vars(self).setdefault("_stagexec_briefs", OrderedDict())
+        kept[prompt_id] = brief
+        while len(kept) > MAX_BRIEFS:
+            kept.popitem(last=False)
+
+    def get_history(self, *args: Any, **kwargs: Any) -> Any:
+        """The host's history. An entry that is asked for by its id says what the ledger knows of it.
+
+        The whole list stays the host's, byte for byte: runs are closed a moment after the host has filed
+        them, and two looks at the list must not differ by that.
+        """
+        found = super().get_history(*args, **kwargs)  # type: ignore[misc]
+        add_brief(self, found, args, kwargs)
+        return found
 
     def wipe_queue(self, *args: Any, **kwargs: Any) -> Any:
         """Drop all that waits."""
@@ -128,6 +148,16 @@ def is_link(value: Any) -> bool:
         and isinstance(value[0], str)
         and isinstance(value[1], (int, float))
     )
+
+
+@guarded
+def add_brief(queue: Any, found: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Add our key to the one entry that was asked for; the host gives a copy of it."""
+    prompt_id = args[0] if args else kwargs.get("prompt_id")
+    mapped = args[3] if len(args) > 3 else kwargs.get("map_function")
+    brief = vars(queue).get("_stagexec_briefs", {}).get(prompt_id)
+    if brief is not None and mapped is None and isinstance(found.get(prompt_id), dict):
+        found[prompt_id]["stagexec"] = brief
 
 
 @guarded

@@ -68,11 +68,9 @@ def tell_history(server: Any, closed: Any) -> None:
     queue = getattr(server, "prompt_queue", None)
     if queue is None:
         return
-    ours = brief(closed)
-    with queue.mutex:
-        entry = queue.history.get(closed.row["prompt_id"])
-        if entry is not None:
-            entry["stagexec"] = ours
+    keep = getattr(queue, "keep_brief", None)
+    if keep is not None:
+        keep(closed.row["prompt_id"], brief(closed))
 
 
 def tell_clients(server: Any, closed: Any) -> None:

@@ -91,9 +91,11 @@ class Profile:
     @guarded
     def stop(self) -> None:
         """End recording."""
-        self._end_range()
-        if self._profiler is not None:
-            self._profiler.stop()
+        try:
+            self._end_range()
+        finally:
+            if self._profiler is not None:
+                self._profiler.stop()
 
     @guarded
     def write(self) -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,14 @@ from stagexec.record.profile import Profile, compile_counters
 from stagexec.record.run import Run
 from tests.device.conftest import PROCESS
 from tests.executor.tour import travel
+
+
+@pytest.fixture(autouse=True)
+def no_profiler_is_left() -> Iterator[None]:
+    """Torch dies at the interpreter's exit when a profiler still runs, as after a fault put into ours."""
+    yield
+    if torch.autograd._profiler_enabled():
+        torch.autograd._disable_profiler()
 
 
 @pytest.fixture

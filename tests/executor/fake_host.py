@@ -222,6 +222,10 @@ class Queue:
     def task_done(self, item_id: int, history_result: Any, status: Any) -> None:
         self.history[self.taken.pop(item_id)[1]] = (status.status_str, history_result)
 
+    def get_history(self, prompt_id: str | None = None) -> dict[str, Any]:
+        wanted = self.history if prompt_id is None else {prompt_id: self.history.get(prompt_id)}
+        return {name: {"filed": filed} for name, filed in wanted.items()}
+
     def wipe_queue(self) -> None:
         with self.mutex:
             self.queue = []

@@ -229,6 +229,8 @@ def travel(ledger: Path) -> Any:
         host.submit(chain("Load", "Save"), ["2"], "wiped")
         host.queue.wipe_queue()
         host.executor.execute(chain("Load", "Save"), "direct", {"client_id": "client"}, ["2"])
+        entry = host.queue.get_history("deleted")
+        seen += [entry, host.queue.get_history()]
         seen += [host.server.messages, host.queue.history, host.queue.queue, host.executor.history_result]
     return log, seen
 

@@ -104,6 +104,7 @@ class StxFfmpegKilled(Encoder):
             process.stdin.close()
         except BrokenPipeError:
             pass
+        time.sleep(0.5)  # the node looks late: whoever saw the exit when it happened did not learn it here
         process.wait()
         return {"ui": {"text": ["done"]}}
 

@@ -394,6 +394,51 @@ def test_the_ids_of_a_cache_without_keys_are_its_own_answer() -> None:
     assert known_ids(execution.NullCache()) == []
 
 
+def same_partition(pairs_: set[Any]) -> bool:
+    """Are ours equal exactly where the host's are? `pairs_`: (host's key, our key)."""
+    return len({host for host, _ in pairs_}) == len({ours for _, ours in pairs_}) == len(pairs_)
+
+
+def test_constants_are_equal_exactly_where_the_host_s_are() -> None:
+    fresh = [
+        float("nan"),
+        float("nan"),
+        [float("nan")],
+        [1, float("nan")],
+        object(),
+        [object()],
+        {"x": object()},
+    ]
+    values = [*EXTREMES, *OTHERS, *NESTED, *fresh, *fresh[:4], ["ANCESTOR", 0], {0: "ANCESTOR", 1: 0}]
+    prompt = {str(at): {"class_type": "KeyA", "inputs": {"a": value}} for at, value in enumerate(values)}
+    host, ours = (asyncio.run(keys_of(kind, prompt)) for kind in (HostKeys, OurKeys))
+    pairs_ = {(host[node_id], ours[node_id]) for node_id in prompt}
+    assert same_partition(pairs_)
+    assert 20 < len(pairs_) < len(values), "some are equal, most are not"
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.parametrize("class_type", ["KeyChanged", "KeyChangedAsync"])
+def test_a_changed_fingerprint_hits_again_where_the_host_s_does(class_type: str, answer: str) -> None:
+    prompt = {
+        "0": {"class_type": class_type, "inputs": {"how": answer}},
+        "1": {"class_type": "KeyA", "inputs": {"a": ["0", 0]}},
+    }
+    for kind in CACHES:
+        both(kind, [(prompt, {})] * 3, "1")
+
+
+def test_links_to_look_alikes_are_told_apart_in_every_pattern() -> None:
+    prompt: Prompt = {one: {"class_type": "KeyA", "inputs": {}} for one in "01"}
+    for pattern in itertools.product("01", repeat=4):
+        inputs = {name: [one, 0] for name, one in zip(NAMES, pattern, strict=True)}
+        prompt["".join(pattern)] = {"class_type": "KeyB", "inputs": inputs}
+    host, ours = (asyncio.run(keys_of(kind, prompt)) for kind in (HostKeys, OurKeys))
+    pairs_ = {(host[node_id], ours[node_id]) for node_id in prompt}
+    assert same_partition(pairs_)
+    assert len(pairs_) == 9, "one for both leaves, eight patterns: 0110 and 1001 are the same"
+
+
 def alike_graph(chance: random.Random) -> Prompt:
     """Few classes and no constants: most nodes look like others, and are joined in every way there is."""
     prompt: Prompt = {}
@@ -421,7 +466,7 @@ def test_keys_of_look_alikes_are_equal_exactly_where_the_host_s_are(seed: int) -
         prompt = alike_graph(chance)
         host, ours = (asyncio.run(keys_of(kind, prompt)) for kind in (HostKeys, OurKeys))
         pairs_ |= {(host[node_id], ours[node_id]) for node_id in prompt}
-    assert len({host for host, _ in pairs_}) == len({ours for _, ours in pairs_}) == len(pairs_)
+    assert same_partition(pairs_)
 
 
 @pytest.mark.parametrize("shape", ["ladder", "diamonds", "threaded", "wide"])

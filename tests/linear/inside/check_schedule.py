@@ -291,6 +291,42 @@ def test_a_block_released_by_another_task_wakes_the_scheduler(kind: type) -> Non
 
 
 @pytest.mark.parametrize("kind", [HostList, OurList])
+@pytest.mark.parametrize("way", ["direct", "by one", "by one that feeds it later"])
+def test_an_evicted_node_that_comes_back_leads_only_where_it_is_needed_now(kind: type, way: str) -> None:
+    """It fed an output, was done, and is needed again by a node that feeds none: it is as any other."""
+    prompt = {name: {"class_type": "Plain", "inputs": {}} for name in ("s", "x", "y", "u")}
+    prompt["t"] = {"class_type": "Plain", "inputs": {"a": ["s", 0], "b": ["x", 0]}}
+    prompt["out"] = {
+        "class_type": "Output",
+        "inputs": {"a": ["s", 0], "b": ["x", 0]} if way == "direct" else {},
+    }
+
+    async def next_after_coming_back() -> str:
+        outputs = Outputs(set())
+        one = kind(DynamicPrompt(prompt), outputs)
+        one.add_node("out" if way == "direct" else "t")
+        if way == "by one":
+            one.add_node("out")
+            one.add_strong_link("t", 0, "out")
+        for _ in range(2):
+            node_id, _, _ = await one.stage_node_execution()
+            if node_id == "x":
+                one.add_external_block("x")
+                one.unstage_node_execution()
+            else:
+                one.complete_node_execution()
+        one.add_node("y")
+        one.add_node("u")
+        one.add_strong_link("s", 0, "u")
+        if way == "by one that feeds it later":
+            one.add_node("out")
+            one.add_strong_link("t", 0, "out")
+        return (await one.stage_node_execution())[0]
+
+    assert asyncio.run(next_after_coming_back()) == "y"
+
+
+@pytest.mark.parametrize("kind", [HostList, OurList])
 def test_an_input_without_a_name_is_an_input(kind: type) -> None:
     """Its types must not be taken for those of the class."""
     prompt = line_of("Plain", "Plain", "Output")

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from world import examples, execution, register
 
-from stagexec.executor.validation import make_validate_inputs
+from stagexec.executor.validation import Path, make_validate_inputs
 
 HOST = execution.validate_inputs
 OURS = make_validate_inputs(HOST, True)
@@ -299,6 +299,28 @@ def test_a_validation_that_is_cancelled_ends_and_the_next_one_is_whole() -> None
         after = asyncio.run(cancelled())
     assert gone == ["cleaned up"]
     assert after == by(HOST, chain(30), None)
+
+
+def test_a_validator_may_validate_another_prompt_in_a_task_of_its_own() -> None:
+    class Nesting(Typed):
+        @classmethod
+        async def VALIDATE_INPUTS(cls, number):
+            task = asyncio.ensure_future(execution.validate_prompt("other", chain(5), None))
+            return (await task)[0]
+
+    register(Nesting)
+    prompt = chain(30)
+    prompt["0"]["class_type"] = "Nesting"
+    assert by(OURS, prompt, None) == by(HOST, prompt, None)
+
+
+def test_the_path_knows_what_it_holds() -> None:
+    path = Path()
+    for node_id in "abc":
+        path.append(node_id)
+    assert path.pop() == "c"
+    assert [one in path for one in "abc"] == [True, True, False]
+    assert path == ["a", "b"]
 
 
 def test_input_types_are_asked_once_a_node() -> None:
