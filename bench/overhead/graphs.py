@@ -31,8 +31,8 @@ DEEPEST = 2_000
 """Largest loop: the ids of its nodes grow with every turn, so that their text alone grows with the square."""
 
 PACK = pathlib.Path(__file__).with_name("size_pack")
-PAUSE_S = 0.3
-"""Between two runs, so that what one server does after its run is no load on the other's."""
+PAUSE_S = 1.0
+"""Between two runs: the host collects garbage after a prompt, and the next one would wait for it."""
 
 LIMIT_S = 400.0
 
