@@ -13,10 +13,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from stagexec.answers.failures import BY, failures
-from stagexec.reading import lookup, rows, store
+from stagexec.reading import rows, store
 from stagexec.reading.table import summary_of
 from stagexec.views import prometheus
-from stagexec.web import page
 
 MOST_RUNS = 1000
 DEFAULT_RUNS = 100
@@ -57,6 +56,8 @@ class Site:
         """The page: one file that asks the routes beside it."""
         if is_foreign(request):
             return _refused()
+        from stagexec.web import page
+
         return _answer(page.HTML, "text/html", 200, {"Content-Security-Policy": page.POLICY})
 
     async def runs(self, request: Any) -> Any:
@@ -112,7 +113,7 @@ class Site:
             return [summary_of(row) for row in found.rows(where, values, limit)]
 
     def _run(self, request: Any) -> dict[str, Any]:
-        from stagexec.reading import relation
+        from stagexec.reading import lookup, relation
 
         folder = self._folder()
         with relation.of_ledger(folder, processes=1) as found:
