@@ -253,6 +253,21 @@ def test_the_next_prompt_hears_nothing_of_one_that_was_never_flushed(clock: Cloc
     assert clock.timers == []
 
 
+def test_a_pack_that_replaced_the_host_s_sender_is_asked(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(
+        HostProgress, "_send_progress_state", lambda _self, _id, nodes: asked.append(len(nodes))
+    )
+    scene = Scene(OurProgress, clock, nodes=400)
+    run_chain(scene, 300, 0)
+    scene.handler.flush()
+    assert scene.server.sent == []
+    assert len(asked) > 400
+    assert asked[-1] == 300
+
+
 def test_a_message_does_not_change_after_it_was_sent(clock: Clock) -> None:
     scene = Scene(OurProgress, clock, nodes=400)
     kept: list[Any] = []
