@@ -81,5 +81,7 @@ def test_the_demo_shows_three_runs_whose_stages_add_up_and_why_they_differ(
     assert new_seed["stages"]["sampling"] > 0
     verdicts = [difference["verdict"] for difference in shown["differences"]]
     assert "came from the cache" in verdicts[0]
-    assert "resident" in verdicts[1]
+    # What weighs most differs with the machine's load; what came from the cache does not.
+    assert "4 of 7 nodes came from the cache" in verdicts[1]
+    assert new_seed["stages"]["model_load_residency"] < first["stages"]["model_load_residency"]
     assert [run.outcome for run in store.load(ledger).runs] == ["success"] * 3
