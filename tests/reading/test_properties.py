@@ -96,5 +96,6 @@ def test_bytes_overwritten_anywhere_never_stop_the_reading(data: st.DataObject) 
             raw[at : at + len(junk)] = junk
         path.write_bytes(bytes(raw))
         for run in store.load(Path(folder)).runs:
-            rows.detail(run)
-        audit(Path(folder))
+            shown = rows.detail(run)
+            assert sum(shown["stages"].values()) == shown["total_ns"]
+        assert all(finding.severity in ("error", "note") for finding in audit(Path(folder)))
