@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 from typing import Any
 
 from stagexec import stages as sets
+from stagexec.answers.explain import COMPLETE
 from stagexec.answers.words import human
 from stagexec.reading import derive
 from stagexec.reading.runs import Run
@@ -80,7 +82,8 @@ def plan(
     for stage in speedups:
         if not share_of.get(stage):
             raise ValueError(f"{stage}: no time was spent there, so nothing can be gained")
-    found = [_speed_up(stage, k, share_of[stage], total) for stage, k in speedups.items()]
+    found = [_speed_up(stage, {stage: k}, times, totals) for stage, k in speedups.items()]
+    together = _speed_up(" and ".join(speedups), speedups, times, totals) if len(found) > 1 else None
     first = rows[0]
     return Plan(
         run_id=run_id,
@@ -90,7 +93,7 @@ def plan(
         total_ns=total,
         stages=shares,
         speedups=found,
-        combined=_combined(speedups, share_of, total) if len(found) > 1 else None,
+        combined=together,
         notes=_notes(rows, lower, speedups, detail),
     )
 
@@ -104,27 +107,37 @@ def _middle(values: list[int]) -> int:
     return round(statistics.median(values))
 
 
-def _speed_up(stage: str, k: float, share: float, total: int) -> SpeedUp:
-    rest = (1 - share) + share / k
-    return SpeedUp(stage, k, 1 / rest, round(total * rest))
-
-
-def _combined(speedups: dict[str, float], share_of: dict[str, float], total: int) -> SpeedUp:
-    rest = 1 - sum(share_of[stage] * (1 - 1 / k) for stage, k in speedups.items())
-    return SpeedUp(" and ".join(speedups), None, 1 / rest, round(total * rest))
+def _speed_up(
+    name: str, speedups: dict[str, float], times: list[dict[str, int]], totals: list[int]
+) -> SpeedUp:
+    """What is left of each run, and its middle: middle shares of several stages may exceed 1 together."""
+    left = []
+    for one, total in zip(times, totals, strict=True):
+        faster = {stage: one.get(stage, 0) / total for stage in speedups} if total else {}
+        slower = [share / speedups[stage] for stage, share in faster.items()]
+        left.append(1 - sum(faster.values()) + sum(slower))
+    rest = statistics.median(left)
+    if not math.isfinite(rest):
+        raise ValueError(f"{name}: a factor so small makes it infinitely slow")
+    k = next(iter(speedups.values())) if len(speedups) == 1 else None
+    return SpeedUp(name, k, 1 / rest, round(_middle(totals) * rest))
 
 
 def _notes(
     rows: list[dict[str, Any]], lower: bool, speedups: dict[str, float], detail: Run | None
 ) -> list[str]:
     found = []
+    outcome = rows[0]["outcome"]
+    if outcome not in COMPLETE:
+        state = "is still under way" if outcome is None else f"ended as {outcome}"
+        found.append(f"the run {state}: the shares are of what it got to, not of a whole run")
     if lower:
         found.append(
             f"{RESIDENCY} is a lower bound: the host pages weights in while it samples, so sampling's share "
             "is an upper one"
         )
     if len(rows) > 1:
-        found.append(f"P50 over {len(rows)} runs of one condition")
+        found.append(f"P50 over {len(rows)} runs of one condition that executed as many nodes")
     if any("external_wait" in stages_of(row) for row in rows):
         found.append("external_wait waits for other machines or tasks: it gets shorter only where they do")
     if detail is not None:

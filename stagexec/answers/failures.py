@@ -91,7 +91,7 @@ def failures(
     runs: Runs, by: str | None = None, since_ns: int | None = None, price: float | None = None
 ) -> Failures:
     """Of the runs accepted since `since_ns` (1970), warm-ups apart, by one of BY. `price`: a GPU hour's."""
-    where, values = "NOT warmup", list[Any]()
+    where, values = "warmup IS NOT TRUE", list[Any]()
     if since_ns is not None:
         where, values = f"{where} AND accepted_wall_ns >= ?", [since_ns]
     total = _group(None, _counts(runs, "NULL", where, values), None, price)

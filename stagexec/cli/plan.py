@@ -32,12 +32,13 @@ def factor(text: str) -> tuple[str, float]:
 @common.ledger_option
 @common.json_option
 @click.option("--speedup", metavar="STAGE=K", multiple=True, help="What if STAGE were K times as fast.")
-@click.option("--condition", is_flag=True, help="P50 over all good runs of RUN's condition.")
+@click.option("--condition", is_flag=True, help="P50 over all good runs that did the same as RUN.")
 def command(run: str, ledger: str | None, as_json: bool, speedup: tuple[str, ...], condition: bool) -> None:
     """Show each stage's share of RUN, and how much faster the whole can get.
 
     With a stage's share s, a stage k times as fast makes the whole 1/((1-s)+s/k) times as fast, and never
-    more than 1/(1-s).
+    more than 1/(1-s). --condition takes the good runs of RUN's condition, timing mode and start-up class that
+    executed as many nodes.
     """
     from stagexec.answers.amdahl import plan
 
@@ -62,16 +63,19 @@ def command(run: str, ledger: str | None, as_json: bool, speedup: tuple[str, ...
 
 
 def of_condition(runs: Runs, row: dict[str, Any]) -> list[dict[str, Any]]:
-    """The good runs of the row's condition, timing mode and start-up class: what may be pooled."""
+    """The good runs of the row's condition, timing mode and start-up class that executed as many nodes: what
+    may be pooled. A run that took everything from the cache says nothing about one that did the work.
+    """
     if row["condition_id"] is None:
         raise common.BadInput("the condition of this run is not known")
     same = (
         "condition_id = $1 AND timing = $2 AND startup_class = $3 AND starts_with(outcome, 'success') "
-        "AND NOT warmup"
+        "AND executed_visits IS NOT DISTINCT FROM $4 AND warmup IS NOT TRUE"
     )
-    found = runs.rows(same, [row["condition_id"], row["timing"], row["startup_class"]])
+    alike = [row[name] for name in ("condition_id", "timing", "startup_class", "executed_visits")]
+    found = runs.rows(same, alike)
     if not found:
-        raise common.BadInput("no run of this condition ended well")
+        raise common.BadInput("no run of this condition that executed as much ended well")
     return found
 
 

@@ -53,11 +53,13 @@ class _Segments(msgspec.Struct, gc=False):
 class _Visits(msgspec.Struct, gc=False):
     visit: list[int]
     node_id: list[str]
+    kind: list[str]
 
 
 class _Artifact(msgspec.Struct, gc=False):
     node_id: str | None = None
     state: str = "unverified"
+    media: str | None = None
     orphan: bool = False
 
 
@@ -207,7 +209,8 @@ def ordinary(head: Head, run_id: str, lines: list[Line]) -> list[Any] | None:
         wasted,
         derive.WASTED_KIND,
         None,
-        sum(a.state in table.KEPT and not a.orphan for a in found.artifacts),
+        sum(map(table.is_delivered, found.artifacts)),
+        sum(told.kind.count("executed") for told in found.visits),
         found.lower_bound,
         found.warmup,
         *table.stage_cells(stages),
@@ -265,7 +268,7 @@ def _times(
     numbers: list[int] = []
     nodes: list[str] = []
     for told in found.visits:
-        if len(told.visit) != len(told.node_id):
+        if not len(told.visit) == len(told.node_id) == len(told.kind):
             return None, None
         numbers += told.visit
         nodes += told.node_id

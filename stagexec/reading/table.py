@@ -37,11 +37,14 @@ FACTS: dict[str, str] = {
     "wasted_kind": TEXT,
     "cancel_latency_ns": WHOLE,
     "delivered": WHOLE,
+    "executed_visits": WHOLE,
     "lower_bound": TRUTH,
     "warmup": TRUTH,
 }
-"""Column -> DuckDB type. Times in ns. `delivered`: artifacts that are there; `lower_bound`: the host pages
-weights in while it samples, so model_load_residency is more than it shows. `warmup`: not in statistics."""
+"""Column -> DuckDB type. Times in ns. `delivered`: artifacts that are there, our own traces apart;
+`executed_visits`: visits that executed their node, which runs of one condition share unless the cache had
+more for one of them; `lower_bound`: the host pages weights in while it samples, so model_load_residency is
+more than it shows. `warmup`: not in statistics."""
 
 STAGE_COLUMNS: dict[str, str] = {stage: f"{stage}_ns" for stage in sets.STAGES}
 """stage -> column; null where the run was never in the stage."""
@@ -59,6 +62,11 @@ PLACE: dict[str, str] = {"file": TEXT, "first_byte": WHOLE, "end_byte": WHOLE}
 KEPT = ("verified", "unverified")
 
 
+def is_delivered(artifact: Any) -> bool:
+    """Whether an artifact is there for the person who asked: a profile's trace is ours."""
+    return artifact.state in KEPT and not artifact.orphan and artifact.media != "profile"
+
+
 def packs(run: Run) -> dict[str, str]:
     """Class name -> node pack, as far as the journal tells."""
     return run.identity.packs if run.identity is not None else {}
@@ -74,7 +82,8 @@ def flat(run: Run) -> dict[str, Any]:
         "error_pack": packs(run).get(error.node_class or "") if error else None,
         "hostname": run.process.start.hostname if run.process.start else None,
         "accepted_wall_ns": rows.accepted_wall_ns(run),
-        "delivered": sum(a.state in KEPT and not a.orphan for a in run.artifacts),
+        "delivered": sum(map(is_delivered, run.artifacts)),
+        "executed_visits": sum(visit.kind == "executed" for visit in run.visits()),
         "lower_bound": any(m.name == "dynamic_vram" for m in run.marks),
     }
     found = {name: more[name] if name in more else summary[name] for name in FACTS}

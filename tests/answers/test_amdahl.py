@@ -12,13 +12,13 @@ from stagexec.answers.amdahl import plan
 from stagexec.cli import command
 from stagexec.reading import table
 from stagexec.reading.store import load
-from tests.reading.fake_journal import MS, FakeJournal, FakeRun, S, reseeded_run
+from tests.reading.fake_journal import MS, FakeJournal, FakeRun, S, cached_run, reseeded_run
 
 
 def row(sampling_ns: int, rest_ns: int, lower_bound: bool = False) -> dict[str, object]:
     cells = dict(zip(table.STAGE_NAMES, table.stage_cells({}), strict=True))
     cells.update(sampling_ns=sampling_ns, model_load_residency_ns=rest_ns)
-    facts = {"condition_id": "c", "timing": "baseline", "lower_bound": lower_bound}
+    facts = {"outcome": "success", "condition_id": "c", "timing": "baseline", "lower_bound": lower_bound}
     return {**facts, **cells, "total_ns": sampling_ns + rest_ns}
 
 
@@ -57,6 +57,31 @@ def test_a_stage_without_time_cannot_be_sped_up() -> None:
         plan([row(750, 250)], {"vae_decode": 2.0}, "r")
 
 
+def test_stages_whose_middle_shares_exceed_the_whole_do_not_give_a_speed_up_below_nothing() -> None:
+    rows = [row(600, 400), row(600, 0), row(0, 600)]
+    rows[1]["conditioning_ns"], rows[2]["conditioning_ns"] = 400, 400
+    rows[1]["total_ns"] = rows[2]["total_ns"] = 1000
+    together = {"sampling": 1e6, "model_load_residency": 1e6, "conditioning": 1e6}
+    found = plan(rows, together, "r")
+    assert sum(stage.share for stage in found.stages) > 1
+    assert found.combined is not None
+    assert found.combined.total_ns == pytest.approx(0, abs=1)
+    assert found.combined.speedup > 1000
+
+
+def test_a_factor_too_small_to_divide_by_is_a_mistake_and_no_traceback(ledger: Path) -> None:
+    words = ["plan", "last", "--ledger", str(ledger), "--speedup", "sampling=1e-320"]
+    done = CliRunner().invoke(command, words)
+    assert done.exit_code == 2
+    assert "infinitely slow" in done.output
+
+
+def test_a_run_that_did_not_end_well_is_told_as_such() -> None:
+    lost = {**row(750, 250), "outcome": "lost"}
+    assert any("ended as lost" in note for note in plan([lost], {}, "r").notes)
+    assert not any("ended as" in note for note in plan([row(750, 250)], {}, "r").notes)
+
+
 @pytest.fixture
 def ledger(tmp_path: Path) -> Path:
     journal = FakeJournal().head()
@@ -78,6 +103,20 @@ def test_the_verb_takes_many_speed_ups_and_pools_one_condition(ledger: Path) -> 
     assert many["runs"] == 3
     assert [s["stage"] for s in many["speedups"]] == ["sampling", "vae_decode"]
     assert "P50" in CliRunner().invoke(command, [*words[:-3], "--condition"]).stdout
+
+
+def test_a_run_that_took_all_from_the_cache_is_not_pooled_with_those_that_did_the_work(ledger: Path) -> None:
+    more = FakeJournal(pid=4243).head()
+    for number in range(3):
+        cached_run(more, f"cache{number}").know_condition("ab" * 32)
+    more.write(ledger)
+    words = ["--ledger", str(ledger), "--json", "--condition"]
+    worked = json.loads(CliRunner().invoke(command, ["plan", "run0", *words]).stdout)
+    assert worked["runs"] == 3
+    assert {s["stage"]: s["ns"] for s in worked["stages"]}["sampling"] == 200 * MS
+    hits = json.loads(CliRunner().invoke(command, ["plan", "cache0", *words]).stdout)
+    assert hits["runs"] == 3
+    assert "sampling" not in {s["stage"] for s in hits["stages"]}
 
 
 @pytest.mark.parametrize(

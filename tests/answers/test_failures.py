@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from stagexec.answers.failures import Failures, failures, wilson
 from stagexec.cli import command
-from stagexec.reading import relation
+from stagexec.reading import index, relation
 from tests.reading.fake_journal import MS, TINY, WALL0, FakeJournal, FakeRun, S, tiny_run
 
 DAY = 24 * 3600 * S
@@ -126,6 +126,31 @@ def test_the_verb_prints_the_same_as_json_and_as_text(ledger: Path) -> None:
 def test_a_price_below_nothing_is_refused(ledger: Path) -> None:
     done = CliRunner().invoke(command, ["failures", "--ledger", str(ledger), "--price", "-1"])
     assert done.exit_code == 2
+
+
+def test_the_trace_of_a_profile_is_no_delivered_output(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    for number, odd in enumerate((False, True)):  # an ordinary run, and one that only the fold can read
+        run = FakeRun(journal, f"run{number}", TINY).spend(MS).start()
+        run.visit(1, "5", "SaveImage", [("sampling", S)]).artifact("5")
+        trace = {"node_id": None, "media": "profile", "artifact": "/ledger/trace.json"}
+        journal.add("artifact", run, state="unverified", orphan=False, cached=False, **trace)
+        if odd:
+            journal.add("mark", run, name="cancel_requested")
+        run.execute(outputs={"5": 1}).close()
+    journal.write(tmp_path)
+    assert asked(tmp_path).total.delivered_outputs == 2
+    with index.opened(tmp_path) as opened:
+        delivered = "SELECT delivered, executed_visits FROM runs"
+        assert opened.connection.execute(delivered).fetchall() == [(1, 1), (1, 1)]
+
+
+def test_files_that_know_of_no_warm_ups_count_in_full(ledger: Path, tmp_path: Path) -> None:
+    file = str(tmp_path / "old.parquet")
+    with relation.of_ledger(ledger) as runs:
+        runs.connection.execute(f"COPY (SELECT * EXCLUDE (warmup) FROM runs) TO '{file}'")
+    with relation.of_files(file) as runs:
+        assert failures(runs).total.accepted == 10
 
 
 def test_a_warm_up_is_in_no_statistic_but_stays_a_run(tmp_path: Path) -> None:
