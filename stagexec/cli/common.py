@@ -47,6 +47,13 @@ def ledger_path(ledger: str | None) -> pathlib.Path:
     return folder
 
 
+def place(ledger: str | None) -> str:
+    """How to name to a person what was read: the folder, or the files as they were named."""
+    from stagexec.reading.relation import is_files
+
+    return str(ledger) if is_files(ledger) else str(ledger_path(ledger))
+
+
 LARGE = 64 * 1024**2
 """Journals of more bytes are read by way of the index, a run at a time."""
 
@@ -110,5 +117,5 @@ def find(loaded: store.Store, name: str) -> Run:
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on a line of standard output."""
-    click.echo(msgspec.json.encode(value).decode())
+    """One JSON value on a line of standard output: UTF-8, whatever the terminal's own encoding is."""
+    click.echo(msgspec.json.encode(value))

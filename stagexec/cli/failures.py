@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import click
@@ -27,6 +28,8 @@ def command(
     """
     from stagexec.answers.failures import failures
 
+    if price is not None and not math.isfinite(price):
+        raise common.BadInput(f"--price {price}: give an amount of money")
     start = None if since is None else since_ns(since, time.time_ns())
     with common.relation(ledger) as runs:
         found = failures(runs, by, start, price)

@@ -19,20 +19,23 @@ SHOWN = 50
 
 COUNT = "SELECT count(*) AS count FROM runs WHERE {where}"
 
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+_MICROSECOND = datetime.timedelta(microseconds=1)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 def since_ns(text: str, now_ns: int) -> int:
     """Nanoseconds since 1970 of `2h`, `7d` (before `now_ns`) or an ISO date or time (local without a zone).
 
-    Raises click.BadParameter for anything else.
+    0 for what lies before 1970. Raises click.BadParameter for anything else.
     """
     length = _DURATION.match(text)
     if length:
-        return now_ns - int(float(length[1]) * _SECONDS[length[2]] * 1e9)
+        seconds = min(float(length[1]) * _SECONDS[length[2]], now_ns / 1e9)
+        return now_ns - int(seconds * 1e9)
     try:
         moment = datetime.datetime.fromisoformat(text.removesuffix("Z") + "+00:00" * text.endswith("Z"))
-        return int(moment.timestamp() * 1e9)
+        return max(0, (moment.astimezone(datetime.timezone.utc) - _EPOCH) // _MICROSECOND * 1000)
     except (ValueError, OverflowError, OSError):
         raise click.BadParameter(f"{text!r} is neither a length like 2h or 7d nor an ISO date") from None
 
@@ -56,7 +59,8 @@ def command(
         table = [summary_of(row) for row in runs.rows(where, values, newest)]
         count = len(table) if newest is None else runs.ask(COUNT.format(where=where), values)[0]["count"]
     if not count:
-        click.echo("stagexec: no such runs", err=True)
+        which = "no such runs" if since or outcome else "no runs"
+        click.echo(f"stagexec: {which} in {common.place(ledger)}", err=True)
     if as_json:
         common.print_json(table)
     elif table:

@@ -18,6 +18,13 @@ SMALL = 8 * 1024**2
 REMOTE = ("http://", "https://", "s3://", "gs://", "gcs://", "az://", "abfs://", "hf://")
 
 
+MOST = 2**63 - 1
+"""Rows that DuckDB can be asked for at once."""
+
+
+PARQUET = "read_parquet(?, union_by_name=true, hive_partitioning=true, filename=true)"
+
+
 class CannotRead(Exception):
     """The files named in place of a ledger cannot be read; one line."""
 
@@ -36,7 +43,7 @@ class Runs:
         """Rows, oldest first. `newest`: only so many, the latest ones."""
         query = f"SELECT * FROM runs WHERE {where}"
         if newest is not None:
-            query = f"SELECT * FROM ({query} ORDER BY {index.NEWEST_FIRST} LIMIT {int(newest)})"
+            query = f"SELECT * FROM ({query} ORDER BY {index.NEWEST_FIRST} LIMIT {min(newest, MOST)})"
         return self.ask(f"{query} ORDER BY {index.ORDER}", values)
 
     def ask(self, query: str, values: list[Any] | None = None) -> list[dict[str, Any]]:
@@ -59,9 +66,11 @@ class Runs:
                     f"{name}: there are only {len(found)} runs" if found else "there are no runs yet"
                 )
             return found[0]
-        found = self.rows("run_id = $1 OR prompt_id = $1", [name])
+        # A name that is no Unicode text, as a terminal may give it, is handed to DuckDB as one that is.
+        asked = name.encode("utf-8", "backslashreplace").decode()
+        found = self.rows("run_id = $1 OR prompt_id = $1", [asked])
         if not found and name:
-            found = self.rows("starts_with(run_id, $1)", [name])
+            found = self.rows("starts_with(run_id, $1)", [asked])
         if not found:
             raise store.NoSuchRun(f"no run has the id, id prefix or prompt_id {name!r}")
         if len(found) > 1:
@@ -112,29 +121,36 @@ def of_files(pattern: str) -> Iterator[Runs]:
         if pattern.startswith(REMOTE):
             _register(connection, pattern.partition("://")[0])
         try:
-            connection.execute(
-                "CREATE TEMP TABLE found AS SELECT * FROM read_parquet(?, union_by_name=true, "
-                "hive_partitioning=true, filename=true)",
-                [pattern],
-            )
-            present = {row[0] for row in connection.execute("DESCRIBE found").fetchall()}
+            columns = connection.execute(f"DESCRIBE SELECT * FROM {PARQUET}", [pattern]).fetchall()
+            present = {column[0] for column in columns}
+            if "run_id" not in present or "total_ns" not in present:
+                raise CannotRead(f"{pattern}: no runs in these files; name those under runs/")
+            connection.execute(f"CREATE TEMP TABLE runs AS {_newest(present)}", [pattern])
         except duckdb.Error as error:
-            raise CannotRead(f"{pattern}: {str(error).splitlines()[0]}") from None
-        if "run_id" not in present or "total_ns" not in present:
-            raise CannotRead(f"{pattern}: no runs in these files; name those under runs/")
-        place = {"file": "filename", "first_byte": "0", "end_byte": "0"}
-        cells = [
-            f"CAST({place.get(name, name if name in present else 'NULL')} AS {kind}) AS {name}"
-            for name, kind in index.COLUMNS.items()
-        ]
-        # The same run may have been exported twice: once while it was open, once closed.
-        connection.execute(
-            f"CREATE TEMP VIEW runs AS SELECT {', '.join(cells)} FROM found "
-            "QUALIFY row_number() OVER (PARTITION BY run_id ORDER BY outcome IS NULL, filename DESC) = 1"
-        )
+            raise CannotRead(f"{pattern}: {_reason(error)}") from None
         yield Runs(connection, [])
     finally:
         connection.close()
+
+
+def _newest(present: set[str]) -> str:
+    """Each run once, as a query. It may have been exported while it was open, or taken for lost by a machine
+    that could not see its process, and again when it was closed."""
+    place = {"file": "filename", "first_byte": "0", "end_byte": "0"}
+    cells = [
+        f"CAST({place.get(name, name if name in present else 'NULL')} AS {kind}) AS {name}"
+        for name, kind in index.COLUMNS.items()
+    ]
+    return (
+        f"SELECT {', '.join(cells)} FROM {PARQUET} QUALIFY row_number() OVER "
+        "(PARTITION BY run_id ORDER BY outcome IS NULL, outcome = 'lost', filename DESC) = 1"
+    )
+
+
+def _reason(error: Exception) -> str:
+    """DuckDB says it in the first line, a file system written in Python in the last of its traceback."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[-1] if "Traceback" in lines[0] else lines[0]
 
 
 def _register(connection: Any, protocol: str) -> None:

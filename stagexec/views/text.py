@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Any
 
@@ -31,7 +32,9 @@ OUTCOME_STYLES = {
 
 
 def console() -> Console:
-    """A console on standard output."""
+    """A console on standard output. What its encoding lacks, as a Windows pipe's, becomes a question mark."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     return Console(file=sys.stdout, width=None if sys.stdout.isatty() else PIPED_COLUMNS, highlight=False)
 
 

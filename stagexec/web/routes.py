@@ -130,9 +130,9 @@ class Site:
         if by is not None and by not in BY:
             raise BadRequest(f"by is one of: {', '.join(BY)}")
         price = _number(request, "price", None)
-        since = _number(request, "since", None)
+        since = _since_ns(request)
         with relation.of_ledger(self._folder(), processes=1) as found:
-            return failures(found, by, None if since is None else int(since), price)
+            return failures(found, by, since, price)
 
 
 def is_foreign(request: Any) -> bool:
@@ -157,8 +157,14 @@ def _number(request: Any, name: str, default: Any) -> Any:
 
 
 def _since(request: Any) -> tuple[str, list[Any]]:
+    since = _since_ns(request)
+    return ("true", []) if since is None else ("accepted_wall_ns >= ?", [since])
+
+
+def _since_ns(request: Any) -> int | None:
+    """?since=, ns since 1970; later than now is now, which DuckDB's integers can hold."""
     since = _number(request, "since", None)
-    return ("true", []) if since is None else ("accepted_wall_ns >= ?", [min(int(since), time.time_ns())])
+    return None if since is None else min(int(since), time.time_ns())
 
 
 def _refused() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -135,6 +136,7 @@ def test_runs_are_filtered_by_time(ledger: Path) -> None:
         ("7d", WALL0 - 7 * 86400 * S),
         ("1.5m", WALL0 - 90 * S),
         ("1970-01-01T00:01:00Z", 60 * S),
+        ("2025-10-09T08:53:20.123457Z", WALL0 + 123_457_000),
         ("1970-01-01T02:01:00+02:00", 60 * S),
     ],
 )
@@ -150,6 +152,11 @@ def test_since_takes_lengths_and_iso_times(text: str, expected: int) -> None:
         ("diff", "last", "zzzz"),
         ("runs", "--since", "yesterday"),
         ("runs", "--outcome", "fine"),
+        ("plan", "last~99999999999999999999999"),
+        ("plan", "\udcff"),
+        ("show", "\udcff"),
+        ("failures", "--price", "nan"),
+        ("failures", "--price", "inf"),
         ("sing",),
     ],
 )
@@ -159,6 +166,28 @@ def test_a_mistake_of_the_user_is_one_line_and_exit_code_2(ledger: Path, argumen
     errors = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
     assert len(errors) == 1
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--limit", "99999999999999999999999"), ("--since", "9" * 60 + "d"), ("--since", "0001-02-03")],
+)
+def test_a_number_beyond_all_bounds_takes_everything(ledger: Path, arguments: tuple[str, ...]) -> None:
+    assert len(printed("runs", "--ledger", str(ledger), *arguments)) == 4
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+@pytest.mark.parametrize("verb", ["show cccc", "diff aaaa cccc", "failures", "plan aaaa", "show cccc --json"])
+def test_a_pipe_that_is_not_utf_8_is_no_traceback(ledger: Path, encoding: str, verb: str) -> None:
+    words = [sys.executable, "-m", "stagexec", *verb.split(), "--ledger", str(ledger)]
+    done = subprocess.run(words, capture_output=True, env={**os.environ, "PYTHONIOENCODING": encoding})
+    assert (done.returncode, done.stderr) == (0, b"")
+    if "--json" in verb:
+        assert json.loads(done.stdout)["notes"] == []
+
+
+def test_a_ledger_without_runs_is_named(tmp_path: Path) -> None:
+    assert call("runs", "--ledger", str(tmp_path)).stderr == f"stagexec: no runs in {tmp_path}\n"
 
 
 def test_a_named_ledger_that_is_not_there_is_a_mistake(tmp_path: Path) -> None:

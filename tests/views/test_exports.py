@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from stagexec.cli import command
-from stagexec.reading import table
+from stagexec.reading import relation, table
 from stagexec.reading.store import load
 from stagexec.views import otlp, prometheus
 from tests.reading.fake_journal import FakeJournal, FakeRun, S, cached_run, reseeded_run, tiny_run
@@ -102,9 +102,20 @@ def test_parquet_of_named_runs_has_their_segments(ledger: Path, tmp_path: Path) 
     assert [int(r[2] * 1_000_000) for r in found] == [run.segments.total_ns() for run in runs]
 
 
+def test_a_run_that_a_far_reader_took_for_lost_counts_as_it_ended(ledger: Path, tmp_path: Path) -> None:
+    with relation.of_ledger(ledger) as runs:
+        for name, outcome in (("a", "outcome"), ("z", "'lost'")):
+            query = f"SELECT * REPLACE ({outcome} AS outcome) FROM runs"
+            runs.connection.execute(f"COPY ({query}) TO '{tmp_path / name}.parquet'")
+        expected = runs.ask("SELECT run_id, outcome FROM runs ORDER BY 1")
+    with relation.of_files(str(tmp_path / "*.parquet")) as runs:
+        assert runs.ask("SELECT run_id, outcome FROM runs ORDER BY 1") == expected
+
+
 def test_files_that_are_no_runs_are_refused_in_one_line(tmp_path: Path) -> None:
     duckdb.execute(f"COPY (SELECT 1 AS x) TO '{tmp_path / 'x.parquet'}'")
-    for name in ("x.parquet", "none*.parquet"):
+    duckdb.execute(f"COPY (SELECT 'a' AS run_id, 'long' AS total_ns) TO '{tmp_path / 'y.parquet'}'")
+    for name in ("x.parquet", "y.parquet", "none*.parquet"):
         done = CliRunner().invoke(command, ["runs", "--ledger", str(tmp_path / name)])
         assert done.exit_code == 2
         assert len(done.output.strip().splitlines()) == 1

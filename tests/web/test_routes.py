@@ -169,6 +169,8 @@ def test_nothing_can_be_written(served: Served, method: str) -> None:
         ("/stagexec/failures?price=-1", 400),
         ("/stagexec/failures?price=nan", 400),
         ("/stagexec/runs/nothing", 404),
+        ("/stagexec/runs/%FF", 404),
+        ("/stagexec/runs/last~99999999999999999999", 404),
         ("/stagexec/runs/..%2f..%2fetc", 404),
     ],
 )
@@ -176,6 +178,13 @@ def test_what_makes_no_sense_is_refused_in_a_line_of_json(served: Served, path: 
     answered, _, body = served.get(path)
     assert answered == status
     assert set(json.loads(body)) == {"error"}
+
+
+@pytest.mark.parametrize(
+    "path", ["/stagexec/runs?since=1e300", "/stagexec/failures?since=1e300", "/stagexec/runs?outcome=%FF"]
+)
+def test_numbers_and_bytes_beyond_all_bounds_are_answered(served: Served, path: str) -> None:
+    assert served.get(path)[0] == 200
 
 
 def test_a_scrape_costs_little_after_a_hundred_thousand_runs(ledger: Path) -> None:
