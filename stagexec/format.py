@@ -177,7 +177,9 @@ EVENTS: dict[str, dict[str, str]] = {
     },
     "mark": {
         "name": "cancel_requested, blocked, model_load, tiled_retry, cache_defeated, attention, compiled, "
-        "unrecorded_run (a pack ran a prompt of its own beside this one), dynamic_vram, oom_seen, warmup, "
+        "beside (another run was in execution at the same time, on another thread: device time, memory and "
+        "NVML samples of each hold the other's share too), unrecorded_run (in older journals: a run of a "
+        "pack's own beside this one, which was not recorded), dynamic_vram, oom_seen, warmup, "
         "profile_problem, fault, child_failed, child_recovered, encoding, encoded, delivered, left_over, …",
         "detail": "small object, depends on name; never prompt text unless asked for. child_failed: program "
         "and the detail of the child's span. child_recovered: {pid, by_pid}, a later child made the same "

@@ -67,7 +67,7 @@ class stage:  # noqa: N801 (reads as a verb: `with stagexec.stage("sampling")`)
 
     @guarded
     def _begin(self) -> None:
-        run = live.run
+        run = live.here()
         self._entered.append(None)
         if run is None:
             return
@@ -124,7 +124,7 @@ def in_other_task(run: Run) -> bool:
 @guarded
 def artifact(path: str | os.PathLike[str]) -> None:
     """Name a file that the node delivers: it is verified after the run like those in the host's history."""
-    run = live.run
+    run = live.here()
     if run is None:
         return
     visit = visit_of_caller(run)

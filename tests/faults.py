@@ -31,6 +31,8 @@ def fresh_recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No run, no journal and no callback of another test; a journal that the test began is stopped."""
     monkeypatch.setattr(guard, "on_fault", None)
     monkeypatch.setattr(live, "run", None)
+    monkeypatch.setattr(live, "running", {})
+    monkeypatch.setattr(live, "_cancel_asked_ns", None)
     monkeypatch.setattr(live, "journal", None)
     monkeypatch.setattr(live, "_waiting", {})
     monkeypatch.setattr(live, "_started", 0)

@@ -303,7 +303,7 @@ POSITIONS = {"args": 0, "executable": 2, "stdin": 3, "stdout": 4, "stderr": 5, "
 @guarded
 def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Child | None:
     """A process is about to be started: one of ours to watch?"""
-    run = live.run
+    run = live.here()
     if run is None or (not run.on_main_lane() and threading.current_thread() is threading.main_thread()):
         return None  # the server's own thread answers requests: its processes are no part of the run
     given = {

@@ -40,7 +40,7 @@ def encode_video(host: NodeHost, images: Any, audio: Any, settings: Settings) ->
     name = f"encode_{uuid.uuid4().hex[:12]}.{settings.container}"
     target = Path(host.folder("temp")) / "stagexec" / name
     path: str = encode.encode(images, audio, settings, target, host)["path"]
-    run = live.run
+    run = live.here()
     if (
         run is not None and run.until == "encode"
     ):  # nothing comes after it: this file is what the run delivers
@@ -84,7 +84,7 @@ def history_entry(media: str, entry: dict[str, str]) -> dict[str, Any]:
 
 def file_delivered(done: commit.Delivered) -> None:
     """File what the delivery was made of, as a mark of the visit."""
-    run = live.run
+    run = live.here()
     if run is None or not run.on_main_lane():
         return
     detail = {

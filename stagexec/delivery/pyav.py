@@ -28,7 +28,7 @@ def watched_open(_module: ModuleType, original: Any) -> Any:
         container = original(*args, **kwargs)
         if live.run is None:
             return container
-        return watched(live.run, container, args[0] if args else kwargs.get("file")) or container
+        return watched(live.here(), container, args[0] if args else kwargs.get("file")) or container
 
     return open
 
@@ -87,7 +87,7 @@ class WatchedContainer(_ObjectProxy):  # type: ignore[misc]
 
     def _self_closing(self, call: Any, failed: bool) -> Any:
         run = self._self_run
-        if self._self_filed or live.run is not run or not run.on_main_lane():
+        if self._self_filed or not run.on_main_lane():
             return call()
         self._self_filed = True
         detail = facts(self.__wrapped__, self._self_packets) or {}

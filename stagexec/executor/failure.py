@@ -82,6 +82,8 @@ def failed(
         return
     stage = run.failing_stage(error) or stage
     cause = cause_of(api, error, stage)
+    if cause == "interrupted_by_node":
+        live.interrupted(run)
     if cause == "interrupted_by_node" and run.cancel_ns is not None:
         cause = "user_cancel"
     child = children.of_visit(run, visit) if cause in CHILD_EXPLAINS else None

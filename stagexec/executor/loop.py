@@ -307,19 +307,9 @@ class Prompt:
 
 
 def run_for(prompt_id: str) -> tuple[Run | None, bool]:
-    """The run in execution on this thread, and whether it had to be begun here: no queue handed it over.
-
-    (None, False) while another thread executes a run: a pack's own executor beside the worker. The ledger
-    has one main lane at a time, so the second one is executed unrecorded, and the first one says so.
-    """
+    """The run in execution on this thread, and whether it had to be begun here: no queue handed it over."""
     run = live.current_for_thread()
-    if run is not None:
-        return run, False
-    busy = live.run
-    if busy is not None:
-        busy.mark("unrecorded_run", {"prompt_id": prompt_id}, source="loop")
-        return None, False
-    return live.start(prompt_id), True
+    return (run, False) if run is not None else (live.start(prompt_id), True)
 
 
 @guarded

@@ -46,7 +46,7 @@ def counting(module: ModuleType, original: Any) -> Any:
     @functools.wraps(original)
     def count(*args: Any, **kwargs: Any) -> Any:
         if not compiling():
-            run = live.run
+            run = live.here()
             if run is not None:
                 options = kwargs.get("transformer_options")
                 key = overridden if options and "optimized_attention_override" in options else name

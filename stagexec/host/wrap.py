@@ -114,7 +114,9 @@ def _stage_handler(row: SeamRow, switch: Switch, probe: _BoundProbe | None) -> H
         if run is None or switch.off:
             return wrapped(*args, **kwargs)
         if get_ident() != run.thread:
-            return _on_thread(run, row, wrapped, args, kwargs)
+            run = live.elsewhere()
+            if run is None or get_ident() != run.thread:
+                return _on_thread(run, row, wrapped, args, kwargs)
         part = choose_part(row, run) if chooses else fixed
         if part is STAY_OUT:
             return wrapped(*args, **kwargs)
@@ -156,7 +158,7 @@ def _async_handler(row: SeamRow, switch: Switch) -> Handler:
                 run.leave(depth)
 
     def handle(wrapped: Any, _instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        run = live.run
+        run = live.here()
         if run is None or switch.off:
             return wrapped(*args, **kwargs)
         return timed(run, wrapped, args, kwargs)
@@ -169,7 +171,7 @@ def _probe_handler(switch: Switch, probe: _BoundProbe) -> Handler:
     before, after = probe.before, probe.after
 
     def handle(wrapped: Any, _instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        run = live.run
+        run = live.here()
         if switch.off or (run is None and not idle):
             return wrapped(*args, **kwargs)
         if not anywhere and run is not None and get_ident() != run.thread:
@@ -186,7 +188,7 @@ def _probe_handler(switch: Switch, probe: _BoundProbe) -> Handler:
 
 
 def _on_thread(run: Any, row: SeamRow, wrapped: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if not row.threads:
+    if run is None or not row.threads:
         return wrapped(*args, **kwargs)
     start = run.clock()
     try:
@@ -227,8 +229,8 @@ def file_span(run: Any, row: SeamRow, kind: str, start_ns: int) -> None:
 
 
 def executing_visit() -> int | None:
-    """The visit of the run in execution that the calling context works for; None when it cannot be told."""
-    run, node = live.run, executing_node()
+    """The visit of a run in execution that the calling context works for; None when it cannot be told."""
+    run, node = live.here(), executing_node()
     return run.visit_no_of.get(node) if run is not None and node is not None else None
 
 

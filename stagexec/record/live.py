@@ -1,6 +1,8 @@
 """The runs of this process: accepted, executed, verified, closed. Every entry is fenced by the guard.
 
-`run` is the run in execution, or None; seams read it as `live.run` each time.
+Usually one run is in execution, on the host's worker; a pack may execute others on threads of its own.
+Each belongs to the thread that began it. `run` is the foremost of them, or None: a seam compares its thread
+first, which is all that it costs where only one executes, and asks `elsewhere` otherwise.
 """
 
 from __future__ import annotations
@@ -18,10 +20,13 @@ from stagexec.record.devices import clock_for
 from stagexec.record.guard import guarded
 from stagexec.record.journal import Journal, event
 from stagexec.record.nvml import Sampler
-from stagexec.record.run import Run
+from stagexec.record.run import VISIT, Run
 
 run: Run | None = None
-"""The run in execution on the worker thread, or None."""
+"""The run in execution that began first, or None while none is."""
+
+running: dict[int, Run] = {}
+"""Every run in execution by the thread that executes it, in the order of their beginnings."""
 
 journal: Journal | None = None
 timing = "baseline"
@@ -69,7 +74,9 @@ finishing: dict[str, Run] = {}
 
 _waiting: dict[str, list[Run]] = {}
 _waiting_lock = threading.Lock()
+_running_lock = threading.Lock()
 _started = 0
+_cancel_asked_ns: int | None = None
 
 
 @guarded
@@ -158,9 +165,12 @@ def accept(
 
 @guarded
 def start(prompt_id: str) -> Run | None:
-    """The worker took the prompt: it is the run in execution. Accepts it now if no queue did."""
-    if run is not None:  # nobody filed the run before: a pack replaced the queue's methods
-        finish(run, {"host_status": None}, {})
+    """The worker took the prompt: it is the run of the calling thread. Accepts it now if no queue did."""
+    here = threading.get_ident()
+    for one in list(running.values()):
+        # Nobody filed it: a pack replaced the queue's methods, or its thread ended under it.
+        if one.thread == here or not one.worker.is_alive():
+            finish(one, {"host_status": None}, {})
     with _waiting_lock:
         waiting = _waiting.get(prompt_id)
         found = waiting.pop(0) if waiting else None
@@ -171,31 +181,78 @@ def start(prompt_id: str) -> Run | None:
 
 
 def begin(new: Run) -> Run:
-    """Make `new` the run in execution, on the calling thread."""
-    global run, _started
-    _started += 1
-    new.thread = threading.get_ident()
+    """Make `new` the run of the calling thread."""
+    new.thread, new.worker = threading.get_ident(), threading.current_thread()
     if new.timing != "baseline":
         instrument(new)
     new.compiled_before = profile.compile_counters()
     new.ledger.switch("executor_prepare", "plan")
     new.started = True
-    run = new
+    first, beside = _enter(new)
     device, device_reason = instruments.reason_of(new)
     journal_event(
         new,
         "run_started",
         source="loop",
         stage_id="executor_prepare",
-        startup_class="process_cold" if _started == 1 else "warm",
+        startup_class="process_cold" if first else "warm",
         timing=new.timing,
         device=device,
         device_reason=device_reason,
         unseen=unseen() if unseen is not None and device is not None else [],
     )
+    for one in beside:
+        for told, other in ((one, new), (new, one)):
+            told.alone = False
+            told.mark("beside", {"run_id": other.run_id, "prompt_id": other.prompt_id}, source="loop")
     if sampler is not None:  # after the event: the sample is the first one since the run's start
         sampler.poke(busy=True)
     return new
+
+
+def _enter(new: Run) -> tuple[bool, list[Run]]:
+    """Put a run among those in execution: is it the process's first, and which execute already?"""
+    global run, _started, _cancel_asked_ns
+    with _running_lock:
+        thread = threading.get_ident()
+        beside = [one for one in running.values() if one.thread != thread]
+        if not beside:
+            _cancel_asked_ns = None
+        _started += 1
+        running[thread] = new
+        run = next(iter(running.values()))
+        return _started == 1, beside
+
+
+def _take_out(done: Run) -> None:
+    """Take a run out of those in execution."""
+    global run
+    with _running_lock:
+        if done.thread is not None and running.get(done.thread) is done:
+            del running[done.thread]
+        run = next(iter(running.values()), None)
+    done.thread = done.worker = None
+
+
+def here() -> Run | None:
+    """The run that the caller works for: that of its thread, else of its context, else the only one."""
+    current = run
+    return current if current is None or current.thread == threading.get_ident() else elsewhere()
+
+
+def elsewhere() -> Run | None:
+    """The same for a caller on another thread than that of `run`.
+
+    A thread that belongs to no run, and was given no context, works for the one in execution. While
+    several execute nobody can tell for which: then for none.
+    """
+    found = running.get(threading.get_ident())
+    if found is not None:
+        return found
+    visit = VISIT.get()
+    if visit is not None:
+        return visit[0]
+    return run if len(running) < 2 else None
 
 
 @guarded
@@ -246,24 +303,42 @@ def forget(prompt_ids_left: Iterable[str]) -> None:
 
 @guarded
 def cancel_requested() -> None:
-    """A person asked to interrupt what runs now. Called on the server's thread."""
-    current = run
-    if current is not None and current.cancel_ns is None:
-        current.cancel_ns = clock.now_ns()
-        journal_event(current, "mark", source="seam", name="cancel_requested", detail={})
+    """A person asked to interrupt what runs now. Called on the server's thread.
+
+    The host keeps one flag, which ends the first prompt that looks at it: while several execute,
+    `interrupted` tells which of them was meant.
+    """
+    global _cancel_asked_ns
+    current, asked_ns = run, clock.now_ns()
+    if len(running) > 1:
+        _cancel_asked_ns = _cancel_asked_ns or asked_ns
+    elif current is not None:
+        _cancel(current, asked_ns)
+
+
+def interrupted(current: Run) -> None:
+    """The host's interrupt has ended this run: a cancel asked while several executed was meant for it."""
+    global _cancel_asked_ns
+    asked_ns, _cancel_asked_ns = _cancel_asked_ns, None
+    if asked_ns is not None:
+        _cancel(current, asked_ns)
+
+
+def _cancel(of: Run, asked_ns: int) -> None:
+    if of.cancel_ns is None:
+        of.cancel_ns = asked_ns
+        journal_event(of, "mark", source="seam", name="cancel_requested", ts_mono_ns=asked_ns, detail={})
 
 
 @guarded
 def finish(current: Run, fields: dict[str, Any], history: dict[str, Any]) -> None:
     """Execution is over and the host has filed it: hand the run to delivery, which closes it."""
-    global run
     current.ledger.level(0)
     current.end_visit()
     current.ledger.switch("delivery_commit", "verify")
     current.executed = True
     current.task = None
-    if run is current:
-        run = None
+    _take_out(current)
     if current.instruments is not None:
         current.instruments.detach()
     file_facts(current)
@@ -279,8 +354,7 @@ def finish(current: Run, fields: dict[str, Any], history: dict[str, Any]) -> Non
     told = {**known, **fields, "memory": {**(fields.get("memory") or {}), **sizes}}
     journal_event(current, "run_executed", source="loop", stage_id="delivery_commit", **told)
     if sampler is not None:
-        sampler.poke(busy=False)
-    current.thread = None
+        sampler.poke(busy=run is not None)
     finishing[current.run_id] = current
     if after_execution is not None:
         after_execution(current, history)
@@ -295,7 +369,7 @@ def file_facts(of: Run) -> None:
         of.mark("attention", {"calls": of.attention, **attention_facts})
     now = profile.compile_counters()
     grown = {name: count - of.compiled_before.get(name, 0) for name, count in now.items()}
-    if any(grown.values()):
+    if any(grown.values()) and of.alone:  # the counters are the process's
         of.mark("compiled", grown, source="loop")
 
 
@@ -341,9 +415,8 @@ def journal_event(of: Run | None, event_type: str, **fields: Any) -> None:
 
 
 def current_for_thread() -> Run | None:
-    """The run in execution if the calling thread executes it."""
-    current = run
-    return current if current is not None and current.thread == threading.get_ident() else None
+    """The run in execution that the calling thread executes."""
+    return running.get(threading.get_ident())
 
 
 def message_of(error: BaseException) -> str | None:
@@ -354,7 +427,7 @@ def message_of(error: BaseException) -> str | None:
 def _file_fault(where: str, text: str) -> None:
     frame = sys.exc_info()[1]
     journal_event(
-        run,
+        here(),
         "mark",
         source="process",
         name="fault",

@@ -7,6 +7,8 @@ are never compared with other runs': recording them costs time.
 from __future__ import annotations
 
 import sys
+import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,10 @@ ANCHOR = "stagexec.anchor/"
 
 MAX_HISTORY = 200_000
 """Allocations that a memory snapshot looks back on."""
+
+_lock = threading.Lock()
+_latest: weakref.ref[Profile] | None = None
+"""The profile that began last. Torch has one profiler for all threads: a second would end the first."""
 
 
 class Profile:
@@ -35,17 +41,30 @@ class Profile:
         self._range: Any = None
         self._nvtx: Any = None
         self._history = False
+        self.recording = False
 
     def start(self) -> None:
         """Begin to record. An instrument that cannot be had is a problem of its own, not of the others."""
         if self._torch is None:
             self.problems.append("torch is not imported")
             return
+        if not self._take():
+            self.problems.append("another run is being profiled")
+            return
         for instrument in (self._start_trace, self._start_history):
             try:
                 instrument()
             except Exception as error:  # noqa: BLE001 (e.g. another profiler is at work: told, and gone without)
                 self.problems.append(f"{instrument.__name__[7:]}: {type(error).__name__}: {error}"[:300])
+
+    def _take(self) -> bool:
+        """Be the one that records, unless another does."""
+        global _latest
+        with _lock:
+            other = _latest() if _latest is not None else None
+            if other is None or not other.recording:
+                _latest, self.recording = weakref.ref(self), True
+            return self.recording
 
     def _start_trace(self) -> None:
         torch = self._torch
@@ -94,6 +113,7 @@ class Profile:
         try:
             self._end_range()
         finally:
+            self.recording = False
             if self._profiler is not None:
                 self._profiler.stop()
 

@@ -37,6 +37,8 @@ class Run:
         self.leave = self.ledger.leave
         self.inside = self.ledger.inside
         self.thread: int | None = None
+        self.worker: Any = None
+        self.alone = True
         self.task: Any = None
         self.started = False
         self.executed = False

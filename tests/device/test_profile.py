@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,23 @@ def test_another_profiler_at_work_is_told_and_the_run_goes_on(ledger: Path) -> N
     assert shown["artifacts"] == []
     (mark,) = [one for one in shown["marks"] if one["name"] == "profile_problem"]
     assert mark["detail"]["what"] == "trace: RuntimeError: another profiler is at work"
+
+
+def test_of_two_runs_at_once_the_first_is_profiled(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "timing", "profile")
+    first = live.start("first")
+    with ThreadPoolExecutor(1) as pool:
+        beside = pool.submit(work, ledger, "beside").result(30)
+    assert first is not None
+    live.finish(first, {"host_status": "success"}, {})
+    assert live.journal is not None
+    assert live.journal.flush()
+    shown = rows.detail(store.load(ledger).find(first.run_id))
+    assert [artifact["path"].endswith("trace.json") for artifact in shown["artifacts"]] == [True]
+    assert beside["artifacts"] == []
+    problems = [mark["detail"] for mark in beside["marks"] if mark["name"] == "profile_problem"]
+    assert problems == [{"what": "another run is being profiled"}]
+    assert len(work(ledger, "after")["artifacts"]) == 1
 
 
 def test_a_trace_that_cannot_be_written_is_told(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,7 +201,16 @@ def test_an_executor_of_a_packs_own_runs_a_prompt_on_a_thread_of_its_own(crowd: 
     assert outcomes == ["success", "success", "failed", "success", "success"]
 
 
-def test_a_packs_own_executor_beside_a_running_prompt_leaves_both_whole(crowd: Twins) -> None:
+def test_a_packs_own_executor_beside_a_running_prompt_is_recorded_as_the_prompt_is(crowd: Twins) -> None:
+    assert_both_whole(crowd, "native")
+
+
+def test_so_it_is_beside_the_hosts_own_executor(start: Callable[..., Twins]) -> None:
+    assert_both_whole(start("stock", "host", packs=("odd", "own_executor")), "host")
+
+
+def assert_both_whole(twins: Twins, label: str) -> None:
+    """A slow prompt of the worker's and a quick one of a pack's own: two runs, each with its own work."""
     ids: list[str] = []
 
     def scene(at: Observer) -> None:
@@ -217,15 +226,21 @@ def test_a_packs_own_executor_beside_a_running_prompt_leaves_both_whole(crowd: T
         at.get(f"/history/{running}")
         at.get("/queue")
 
-    seen = crowd.same("beside", scene)
+    seen = twins.same("beside", scene)
     answer = next(each["answer"] for what, each in seen if what == "POST /neighbour/own_executor")
     assert answer["success"]
-    ledger = exact(crowd.servers["native"], ids[0])
-    assert ledger["outcome"] == "success"
-    assert ledger["executed_nodes"] == ["1", "2", "3"]
-    assert [mark["detail"] for mark in ledger["marks"] if mark["name"] == "unrecorded_run"] == [
-        {"prompt_id": ids[1]}
-    ]
+    runs = [exact(twins.servers[label], prompt_id) for prompt_id in ids]
+    for ledger, other in zip(runs, reversed(runs), strict=True):
+        assert ledger["outcome"] == "success"
+        assert ledger["executed_nodes"] == ["1", "2", "3"]
+        assert [visit["node_id"] for visit in ledger["visits"]] == ["1", "2", "3"]
+        assert [mark["detail"] for mark in ledger["marks"] if mark["name"] == "beside"] == [
+            {"run_id": other["run_id"], "prompt_id": other["prompt_id"]}
+        ]
+    slow, quick = runs
+    assert slow["stages"]["node_other"] >= 900_000_000 > quick["total_ns"]
+    assert len(slow["artifacts"]) == len(quick["artifacts"]) == 1
+    assert slow["artifacts"][0]["path"] != quick["artifacts"][0]["path"]
 
 
 def test_the_whole_journal_has_no_contradiction_after_all_this(crowd: Twins) -> None:
