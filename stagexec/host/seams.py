@@ -45,6 +45,7 @@ class Seam:
     name: str = ""
     original: Any = None
     installed: Any = None
+    remark: str | None = None
 
     def describe(self) -> State:
         """The row's state, for the journal and for reports."""
@@ -75,6 +76,7 @@ class Seams:
         self.strict = strict
         self.seams = {row.id: Seam(row) for row in tables.seams.values()}
         self._on = False
+        self._looked_at = 0
 
     def install_hooks(self) -> None:
         """Ask to be told when each target's module has been imported; one that already is, at once.
@@ -96,13 +98,10 @@ class Seams:
             for target in seam.row.target
             if seam.state == "absent" and _module_of(target).endswith(".py")
         ]
-        if not waiting or not self._on:
+        if not waiting or not self._on or len(sys.modules) == self._looked_at:
             return
-        files = {
-            str(path).replace("\\", "/"): module
-            for module in list(sys.modules.values())
-            if (path := getattr(module, "__file__", None))
-        }
+        self._looked_at = len(sys.modules)
+        files = _files()
         for seam, target in waiting:
             ending = "/" + _module_of(target)
             for path, module in files.items():
@@ -160,16 +159,32 @@ class Seams:
                 seam.reason = "nothing takes its place in this process"
                 return
             new, remark = factory(module, raw), None
+            if new is raw:
+                seam.reason = "the host's own stays in its place in this process"
+                return
         else:
             new, remark = wrap(raw, getattr(owner, name), seam.row)
         setattr(owner, name, new)
         seam.owner, seam.name, seam.original, seam.installed = owner, name, raw, new
-        seam.state, seam.reason = "installed", remark
+        seam.state, seam.reason, seam.remark = "installed", remark, remark
         _places[id(owner), name] = seam
 
 
 def _module_of(target: str) -> str:
     return target.partition(":")[0]
+
+
+def _files() -> dict[str, ModuleType]:
+    """Every module by its file. Read past `__getattr__`: a look must not load a module that waits to be."""
+    found = {}
+    for module in list(sys.modules.values()):
+        try:
+            path = object.__getattribute__(module, "__dict__").get("__file__")
+        except AttributeError:  # packs put things of all kinds there
+            continue
+        if path:
+            found[str(path).replace("\\", "/")] = module
+    return found
 
 
 def _find(module: ModuleType, qualname: str) -> tuple[Any, str, Any] | None:
@@ -204,9 +219,8 @@ def _refuse_a_second(owner: Any, name: str) -> None:
 
 def _verify(seam: Seam) -> None:
     current = _raw(seam.owner, seam.name)
-    if current is seam.installed:
-        if seam.state == "lost":
-            seam.state, seam.reason = "installed", None
+    if _is_ours(current, seam.installed):
+        seam.state, seam.reason = "installed", seam.remark
     elif current is seam.original:
         seam.state, seam.reason = "lost", "the original was put back"
     elif _reaches(current, seam.installed):
@@ -220,7 +234,7 @@ def _undo(seam: Seam) -> None:
     if isinstance(seam.installed, SeamWrapper):  # others may hold it by from-import: it goes inert everywhere
         seam.installed._self_switch.off = True
     current = _raw(seam.owner, seam.name)
-    if current is seam.installed:
+    if _is_ours(current, seam.installed):
         setattr(seam.owner, seam.name, seam.original)
         seam.state, seam.reason = "absent", "undone"
         return
@@ -228,6 +242,13 @@ def _undo(seam: Seam) -> None:
         seam.state, seam.reason = "absent", "somebody had put the original back"
     else:
         seam.state, seam.reason = "lost", f"{_name(current)} stands in front of ours, which is inert now"
+
+
+def _is_ours(current: Any, installed: Any) -> bool:
+    """Is it what we put there? A pack that takes a method off its class and puts it back gives a bound one."""
+    return current is installed or (
+        isinstance(installed, SeamWrapper) and getattr(current, "_self_parent", None) is installed
+    )
 
 
 def _name(thing: Any) -> str:
@@ -280,7 +301,7 @@ def _chain(start: Any) -> list[Any]:
 
 
 def _inner(one: Any) -> list[Any]:
-    inner = [getattr(one, name, None) for name in ("__wrapped__", "__func__")]
+    inner = [getattr(one, name, None) for name in ("__wrapped__", "__func__", "_self_parent")]
     if isinstance(one, functools.partial):
         inner.append(one.func)
     if isinstance(one, SeamWrapper) or type(one).__name__ not in ("function", "method"):
@@ -288,6 +309,6 @@ def _inner(one: Any) -> list[Any]:
     function = getattr(one, "__func__", one)
     try:
         scope = inspect.getclosurevars(function)
-    except ValueError:  # a closure that is not filled yet
+    except (ValueError, TypeError):  # a closure that is not filled yet; a method over no Python function
         return inner
     return inner + list(scope.nonlocals.values()) + list(scope.globals.values())

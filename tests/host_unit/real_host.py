@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import sys
@@ -26,6 +27,9 @@ def main() -> None:
 
         return execute
 
+    def stand_in(module, old):
+        return subclass(module, old) if isinstance(old, type) else functools.partial(old)
+
     factories = {"prompt_executor": subclass, "prompt_queue": subclass, "execute_node": same}
     tables = load()
     places = {**children.POPEN, "av:open": pyav.watched_open}
@@ -33,7 +37,7 @@ def main() -> None:
     for row in tables.seams.values():
         factories.update((row.id, places[target]) for target in row.target if target in places)
         if row.kind == "replace":  # what only the running executor can fill: does the host have it at all?
-            factories.setdefault(row.id, lambda _module, old: old)
+            factories.setdefault(row.id, stand_in)
     seams = Seams(tables, factories)
     seams.install_hooks()
     assert "torch" not in sys.modules, "the engine must not load torch"
