@@ -163,7 +163,7 @@ class Seams:
                 seam.reason = "the host's own stays in its place in this process"
                 return
         else:
-            new, remark = wrap(raw, getattr(owner, name), seam.row)
+            new, remark = wrap(raw, getattr(owner, name), seam.row, owner)
         setattr(owner, name, new)
         seam.owner, seam.name, seam.original, seam.installed = owner, name, raw, new
         seam.state, seam.reason, seam.remark = "installed", remark, remark
@@ -245,7 +245,7 @@ def _undo(seam: Seam) -> None:
 
 
 def _is_ours(current: Any, installed: Any) -> bool:
-    """Is it what we put there? A pack that takes a method off its class and puts it back gives a bound one."""
+    """Is it what we put there? A method that a pack took off its class and put back is a bound one."""
     return current is installed or (
         isinstance(installed, SeamWrapper) and getattr(current, "_self_parent", None) is installed
     )

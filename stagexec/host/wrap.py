@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pkgutil
 import sys
 import threading
 from collections.abc import Callable
@@ -38,16 +40,44 @@ class Switch:
 
 
 _FunctionWrapper: Any = wrapt.FunctionWrapper
+_BoundFunctionWrapper: Any = wrapt.BoundFunctionWrapper
+
+
+class BoundSeam(_BoundFunctionWrapper):  # type: ignore[misc]
+    """A wrapped method as an object or a class hands it out: it is copied and pickled as a method is."""
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        owner = getattr(self, "__self__", None)
+        return self if owner is None else getattr(copy.deepcopy(owner, memo), self.__name__)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        owner = getattr(self, "__self__", None)
+        if owner is None:
+            return pkgutil.resolve_name, (f"{self.__module__}:{self.__qualname__}",)
+        return getattr, (owner, self.__name__)
 
 
 class SeamWrapper(_FunctionWrapper):  # type: ignore[misc]
-    """Our mark on a wrapped host function, with its switch."""
+    """Our mark on a wrapped host function, with its switch. It is copied and pickled as a function is."""
 
+    __bound_function_wrapper__ = BoundSeam
     _self_switch: Switch
 
+    def __copy__(self) -> Any:
+        return self
 
-def wrap(raw: Any, function: Any, row: SeamRow) -> tuple[SeamWrapper, str | None]:
-    """A wrapper for `raw` (what stands in the owner's dict) and a remark, or Refusal.
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Any:
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.__qualname__
+
+
+def wrap(raw: Any, function: Any, row: SeamRow, owner: Any = None) -> tuple[SeamWrapper, str | None]:
+    """A wrapper for `raw` (what stands in the dict of `owner`) and a remark, or Refusal.
 
     `function` is what a caller gets from the owner: it is what is looked at. The remark says what of
     the row could not be had although the rest is installed.
@@ -59,7 +89,8 @@ def wrap(raw: Any, function: Any, row: SeamRow) -> tuple[SeamWrapper, str | None
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise Refusal("a generator function: its body runs after the call has returned")
     switch = Switch()
-    probe, remark = _find_probe(function, row)
+    has_self = inspect.isclass(owner) and not isinstance(raw, (staticmethod, classmethod))
+    probe, remark = _find_probe(function, row, has_self)
     if row.kind == "probe":
         handler = _probe_handler(switch, probe)  # type: ignore[arg-type]
     elif inspect.iscoroutinefunction(function):
@@ -74,11 +105,12 @@ def wrap(raw: Any, function: Any, row: SeamRow) -> tuple[SeamWrapper, str | None
 class _BoundProbe:
     """A probe with the places of the arguments it needs in one function's signature."""
 
-    def __init__(self, probe: Probe, function: Any) -> None:
+    def __init__(self, probe: Probe, function: Any, has_self: bool) -> None:
         self.probe = probe
         self.before = probe.before
         self.after = probe.after
         parameters = list(inspect.signature(function).parameters.values()) if probe.needs else []
+        parameters = parameters[has_self:]  # a handler gets the arguments without the instance
         places = {one.name: place for place, one in enumerate(parameters)}
         missing = [name for name in probe.needs if name not in places]
         if missing:
@@ -93,11 +125,11 @@ class _BoundProbe:
         }
 
 
-def _find_probe(function: Any, row: SeamRow) -> tuple[_BoundProbe | None, str | None]:
+def _find_probe(function: Any, row: SeamRow, has_self: bool) -> tuple[_BoundProbe | None, str | None]:
     if row.probe is None:
         return None, None
     try:
-        return _BoundProbe(PROBES[row.probe], function), None
+        return _BoundProbe(PROBES[row.probe], function, has_self), None
     except (Refusal, ValueError) as reason:  # ValueError: inspect finds no signature
         if row.kind == "probe":
             raise Refusal(str(reason)) from None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import importlib.util
+import pickle
 import sys
 import types
 
@@ -21,6 +24,17 @@ HOST = """
 
         def run(self, x):
             return work(x)
+
+        def load(self, models, memory=0):
+            return list(models)
+
+        @staticmethod
+        def loose(x):
+            return work(x)
+
+        @classmethod
+        def of(cls, x):
+            return cls.__name__, work(x)
 """
 
 
@@ -94,3 +108,52 @@ def test_looking_for_node_packs_loads_no_module_that_waits_to_be_loaded(
     ours = seams(row("pack", "some_pack/nodes.py:encode"))
     ours.install_late()
     assert ours.states()[0]["state"] == "absent"
+
+
+# ---- copies ----------------------------------------------------------------------------------------
+
+
+def wrapped(host_module, load, seams, row) -> types.ModuleType:
+    name = host_module(HOST)
+    places = ("work", "Model.run", "Model.loose", "Model.of")
+    seams(*(row(f"seam{at}", f"{name}:{place}") for at, place in enumerate(places)))
+    return load(name)
+
+
+def test_a_wrapped_function_is_copied_and_pickled_as_a_function_is(host_module, load, seams, row) -> None:
+    host = wrapped(host_module, load, seams, row)
+    assert copy.copy(host.work) is host.work
+    assert copy.deepcopy({"options": [host.work]})["options"][0] is host.work
+    assert pickle.loads(pickle.dumps(host.work)) is host.work
+    assert pickle.loads(pickle.dumps(functools.partial(host.work, 4)))() == 8
+
+
+def test_a_wrapped_method_is_copied_and_pickled_with_its_object(host_module, load, seams, row, run) -> None:
+    host = wrapped(host_module, load, seams, row)
+    model = host.Model()
+    for twin in (copy.deepcopy(model.run), pickle.loads(pickle.dumps(model.run))):
+        assert twin.__self__ is not model
+        assert twin.__self__.name == "a"
+        assert twin(4) == 8
+    assert copy.copy(model.run).__self__ is model
+    assert len(run.entered) == 4  # `run` and `work` inside it, twice
+    host.Model.kept = {"run": host.Model.run}
+    assert copy.deepcopy(host.Model.kept)["run"](model, 4) == 8
+
+
+@pytest.mark.parametrize(("name", "args"), [("loose", (4,)), ("of", (4,)), ("run", (None, 4))])
+def test_what_is_taken_off_the_class_is_pickled_by_its_name(
+    host_module, load, seams, row, name, args
+) -> None:
+    host = wrapped(host_module, load, seams, row)
+    taken = getattr(host.Model, name)
+    assert pickle.loads(pickle.dumps(taken))(*args) == taken(*args)
+
+
+def test_a_probe_on_a_method_finds_its_argument_behind_the_instance(
+    host_module, load, seams, row, run
+) -> None:
+    name = host_module(HOST)
+    seams(row("load", f"{name}:Model.load", kind="probe", stage=None, probe="model_load"))
+    assert load(name).Model().load(["a", "b"], 7) == ["a", "b"]
+    assert [(mark, detail["count"]) for mark, detail in run.marks] == [("model_load", 2)]
