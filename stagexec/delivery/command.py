@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any, NamedTuple
 
@@ -53,7 +53,7 @@ class Command(NamedTuple):
 
 def read(args: Any, executable: Any = None, shell: bool = False) -> Command | None:
     """What `subprocess.Popen(args, executable=…, shell=…)` would start; None when it is no encoder."""
-    words = _words(args)
+    words = [] if isinstance(args, Iterator) else _words(args)  # it could be read once: it is the caller's
     if not words:
         return None
     program = _stem(words[0] if shell or executable is None else os.fsdecode(executable))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +69,9 @@ def model_load(run: Any, arguments: dict[str, Any]) -> None:
     dynamic VRAM also marks the run, once, because weights are then paged in during the forward pass and
     the stage's time is a lower bound.
     """
+    _mark_dynamic_vram(run)
+    if isinstance(arguments["models"], Iterator):  # looking would use it up: it is the host's
+        return
     used_models.note(run, arguments["models"])
     described = [_describe(model) for model in arguments["models"]]
     resident = sum(one["resident"] for one in described)
@@ -78,7 +81,6 @@ def model_load(run: Any, arguments: dict[str, Any]) -> None:
         stage_id=run.stage,
         visit=run.visit,
     )
-    _mark_dynamic_vram(run)
 
 
 def _describe(patcher: Any) -> dict[str, Any]:

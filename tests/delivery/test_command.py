@@ -42,6 +42,12 @@ def test_other_programs_are_not_watched(words) -> None:
     assert command.read(words) is None
 
 
+def test_arguments_that_can_be_read_only_once_are_left_to_the_caller() -> None:
+    words = iter(["ffmpeg", "-i", "a.wav", "b.flac"])
+    assert command.read(words) is None
+    assert list(words) == ["ffmpeg", "-i", "a.wav", "b.flac"]
+
+
 def test_the_executable_counts_and_not_the_first_word() -> None:
     assert command.read(["encoder", "-i", "a", "b.mp4"], executable="/usr/bin/ffmpeg") is not None
     assert command.read(["ffmpeg", "-i", "a", "b.mp4"], executable="/bin/true") is None

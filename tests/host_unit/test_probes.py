@@ -81,6 +81,13 @@ def test_an_exception_judged_out_of_memory_is_marked_by_type(host_module, load, 
     assert run.marks == [("oom_seen", {"type": "MemoryError"})]
 
 
+def test_models_that_can_be_listed_only_once_are_left_to_the_host(host_module, load, seams, run) -> None:
+    name = host_module("def load_models_gpu(models, memory_required=0): return list(models)")
+    seams(probing("upload", f"{name}:load_models_gpu", "model_load"))
+    assert load(name).load_models_gpu(iter(["a", "b"])) == ["a", "b"]
+    assert run.marks == []
+
+
 def test_a_missing_argument_refuses_a_probe(host_module, load, seams) -> None:
     name = host_module("def is_oom(*args, **kwargs): return True")
     ours = seams(probing("oom", f"{name}:is_oom", "oom_seen"))
