@@ -54,7 +54,8 @@ def re_executions(run: Run, before: Run) -> list[ReExecution]:
     In the order of execution. Nodes that grew in an expansion are their parent's matter.
     """
     graph = Graph(run)
-    had = {*before.cached, *_executed(before)}
+    classes = Graph(before).class_of  # another workflow may call another node by the same id
+    had = {n for n in (*before.cached, *_done(before)) if classes.get(n) == graph.class_of.get(n)}
     own = _own_causes(run, before)
     found: dict[str, ReExecution] = {}
     for node in _executed(run):
@@ -75,7 +76,16 @@ def re_executions(run: Run, before: Run) -> list[ReExecution]:
 
 
 def _executed(run: Run) -> list[str]:
-    nodes = (v.node_id for v in run.visits() if v.kind in ("executed", "failed") and v.node_id is not None)
+    return _of_kind(run, "executed", "failed")
+
+
+def _done(run: Run) -> list[str]:
+    """The nodes whose result was there when the run ended: what failed never had one to keep."""
+    return _of_kind(run, "executed", "cached")
+
+
+def _of_kind(run: Run, *kinds: str) -> list[str]:
+    nodes = (v.node_id for v in run.visits() if v.kind in kinds and v.node_id is not None)
     return list(dict.fromkeys(nodes))
 
 

@@ -145,9 +145,10 @@ def one_time_cost(run: Run, same: Sequence[Run]) -> list[Diagnosis]:
         return []
     share = (first_ns - second_ns) / first_ns
     mostly = share >= ONE_TIME_SHARE
+    paid = f"{percent(share)} was one-time cost, the rest is paid by every run"
     says = (
         f"the first run took {human(first_ns)} without waiting in the queue, the second {human(second_ns)}: "
-        f"{percent(share)} {'one-time cost' if mostly else 'only, so most of it is paid by every run'}"
+        f"{paid if share > 0 else 'no one-time cost shows'}"
     )
     rule = f"(first − second) ÷ first against {ONE_TIME_SHARE}, on two runs that sampled as often"
     figures = {
@@ -218,7 +219,11 @@ def attention(run: Run, _same: Sequence[Run]) -> list[Diagnosis]:
         says = f"{asked} was asked for, and {percent(other / total)} of the calls ran another: {spoken}"
         rule = "calls of another attention function than the command line asks for"
         return [_problem("attention_other", says, rule, figures)]
-    return [_note("attention", f"attention: {spoken}", "calls counted outside of compiled graphs", figures)]
+    return [
+        _note(
+            "attention", f"calls by function: {spoken}", "calls counted outside of compiled graphs", figures
+        )
+    ]
 
 
 def vae_dtype(run: Run, _same: Sequence[Run]) -> list[Diagnosis]:

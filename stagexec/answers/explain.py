@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from stagexec import stages as sets
+from stagexec.answers import diagnose
 from stagexec.answers.words import human, nodes, percent
 from stagexec.reading import derive
 from stagexec.reading.graph import Graph
@@ -22,6 +23,9 @@ ABOUT = 0.1
 
 SAME_WITHIN = 0.02
 """Two runs took about as long within this share of the longer one."""
+
+NOT_SAVED = ("queue_wait", "executor_prepare")
+"""Stages that a cache does not make shorter."""
 
 SPOKEN = {
     "queue_wait": "waiting in the queue",
@@ -98,6 +102,10 @@ class Side:
                     if visit.node_id is not None:
                         self._nodes_by_stage.setdefault(name, set()).add(visit.node_id)
         return self._nodes_by_stage.get(stage, set())
+
+    def loaded(self) -> bool:
+        """Whether a model is known to have been loaded: less time for it is then no sign of residency."""
+        return _startup(self.run) == "process_cold" or bool(diagnose.loads(self.run))
 
     def had_from_cache(self, stage: str, other: Side) -> bool:
         """Whether what `other` did in `stage` came out of the cache here."""
@@ -186,14 +194,17 @@ def _headline(a: Side, b: Side) -> str:
 
 
 def _reasons(a: Side, b: Side, deltas: list[StageDelta]) -> list[str]:
-    if not b.executed and b.from_cache:
-        return [_all_cached(a, b)]
+    saved = not b.executed and b.from_cache and a.executed and b.total_ns < a.total_ns
     named: list[str] = []
     differs = abs(b.total_ns - a.total_ns) > SAME_WITHIN * max(a.total_ns, b.total_ns)
     main = [d for d in deltas if differs and d.share is not None and d.share >= NAMED_FROM]
+    if saved:  # what the cache saved is one reason, and what it cannot save another
+        main = [d for d in main if d.stage in NOT_SAVED]
     for delta in sorted(main, key=lambda d: -abs(d.delta_ns))[:3]:
         of_all = f"{percent(delta.share)} of the difference"
         named.append(f"{_reason(a, b, delta)} ({human(delta.a_ns)} → {human(delta.b_ns)}, {of_all})")
+    if saved:
+        return [*named, _all_cached(a, b)]
     named.append(_cache_count(a, b))
     if "sampling" not in [d.stage for d in main]:
         named += _sampling(a, b)
@@ -245,9 +256,9 @@ def _reason(a: Side, b: Side, delta: StageDelta) -> str:
 
 def _residency(a: Side, b: Side, delta: StageDelta) -> str:
     few = 0.2
-    if delta.delta_ns < 0 and delta.b_ns <= few * delta.a_ns:
+    if delta.delta_ns < 0 and delta.b_ns <= few * delta.a_ns and not b.loaded():
         return "the model was already resident" if b.stage("sampling") else "no model had to be loaded"
-    if delta.delta_ns > 0 and delta.a_ns <= few * delta.b_ns:
+    if delta.delta_ns > 0 and delta.a_ns <= few * delta.b_ns and not a.loaded():
         return "the model had to be loaded"
     return f"loading the model took {'less' if delta.delta_ns < 0 else 'longer'}"
 

@@ -7,11 +7,16 @@ import dataclasses
 from typing import Any
 
 from stagexec import stages as sets
+from stagexec.format import SPAN_COLUMNS
 from stagexec.reading.graph import Graph
 from stagexec.reading.runs import Run, Visit
 
 WASTED_KIND = "estimated"
 """Host time of device stages stands for device time, where there are no device events."""
+
+
+LOOP = frozenset({"queue_wait", "executor_prepare", "executor_overhead"})
+"""Stages of the loop round the nodes."""
 
 
 def stage_times(run: Run) -> dict[str, int]:
@@ -31,10 +36,14 @@ class VisitTime:
     stages: dict[str, list[int]]
 
     def main_stage(self) -> tuple[str, bool] | None:
-        """The stage with the most time, and whether a seam opened (most of) it; None without segments."""
-        if not self.stages:
+        """The stage with the most time, and whether a seam opened (most of) it; None without segments.
+
+        The loop's own stages are no work of the node's, however long they took.
+        """
+        own = [stage for stage in self.stages if stage not in LOOP]
+        if not own:
             return None
-        name = max(self.stages, key=lambda stage: self.stages[stage][0])
+        name = max(own, key=lambda stage: self.stages[stage][0])
         total, by_seam = self.stages[name]
         return name, by_seam * 2 > total
 
@@ -163,20 +172,10 @@ def _widen(bounds: list[int], start: int, end: int, own: int, count: int) -> Non
 
 def spans(run: Run) -> list[dict[str, Any]]:
     """The intervals on other lanes, in order of their start. Times in ns; `detail` as recorded."""
-    names = ("lane", "stage", "name", "visit", "start_ns", "end_ns", "detail")
     found = [
-        dict(zip(names, row, strict=True))
+        dict(zip(SPAN_COLUMNS, row, strict=True))
         for event in run.span_events
-        for row in zip(
-            event.lane,
-            event.stage,
-            event.name,
-            event.visit,
-            event.start_ns,
-            event.end_ns,
-            event.detail,
-            strict=True,
-        )
+        for row in zip(*(getattr(event, name) for name in SPAN_COLUMNS), strict=True)
     ]
     return sorted(found, key=lambda span: int(span["start_ns"]))
 

@@ -149,7 +149,8 @@ def _newest(present: set[str]) -> str:
 
 def _reason(error: Exception) -> str:
     """DuckDB says it in the first line, a file system written in Python in the last of its traceback."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
+    told = str(error).partition("\n\nLINE ")[0]  # the query itself follows
+    lines = told.strip().splitlines() or [type(error).__name__]
     return lines[-1] if "Traceback" in lines[0] else lines[0]
 
 

@@ -58,7 +58,7 @@ def _summary(run: Run, visits: list[Visit], graph: Graph, on_device: device.Devi
         "wasted_kind": wasted_kind,
         "cancel_latency_ns": stopped - cancel if cancel is not None and stopped is not None else None,
         "host_version": process.host.host_version if process.host else None,
-        "warmup": any(mark.name == "warmup" for mark in run.marks),
+        "warmup": run.warmup,
     }
 
 

@@ -140,6 +140,11 @@ class Run:
         return self.accepted.prompt_id if self.accepted else None
 
     @property
+    def warmup(self) -> bool:
+        """A warm-up is a run like any other, and in no statistic."""
+        return any(mark.name == "warmup" for mark in self.marks)
+
+    @property
     def timing(self) -> str | None:
         """The run's own timing mode; the process's in journals that do not tell it by the run."""
         own = self.started.timing if self.started else None

@@ -146,7 +146,7 @@ def _label(segment: tuple[Any, ...], classes: dict[int, str | None]) -> str:
 
 
 def _failures(runs: Sequence[Run]) -> str:
-    counted = [run for run in runs if run.outcome not in (None, "cancelled")]
+    counted = [run for run in runs if run.outcome not in (None, "cancelled") and not run.warmup]
     bad = [run for run in counted if run.outcome in FAILED]
     low, high = wilson(len(bad), len(counted))
     if low is None or high is None:
@@ -166,8 +166,8 @@ def _failures(runs: Sequence[Run]) -> str:
 
 
 def first_and_second(runs: Sequence[Run]) -> tuple[Run, Run] | None:
-    """The first good run and the next good one of the same process; None when there are no two."""
-    good = [run for run in runs if run.outcome in COMPLETE]
+    """The first good run and the next good one of the same process, warm-ups apart; None without two."""
+    good = [run for run in runs if run.outcome in COMPLETE and not run.warmup]
     for place, run in enumerate(good):
         for other in good[place + 1 :]:
             if other.process.file == run.process.file:

@@ -28,7 +28,10 @@ class CannotSend(Exception):
 
 
 def send(runs: Sequence[Run], url: str) -> int:
-    """Send a trace a run, and metrics of all, to the collector at `url`: how many spans, or CannotSend."""
+    """Send a trace a run to the collector at `url`, and metrics of those that ended, warm-ups apart.
+
+    How many spans; raises CannotSend.
+    """
     spans = [span for run in runs for span in spans_of(run)]
     exporter = _exporters()[0](endpoint=f"{url.rstrip('/')}/v1/traces", timeout=TIMEOUT_S)
     from opentelemetry.sdk.trace.export import SpanExportResult
@@ -142,15 +145,16 @@ def _send_metrics(runs: Sequence[Run], url: str) -> None:
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricExportResult
 
-    if not runs:
+    counted = [run for run in runs if run.outcome is not None and not run.warmup]
+    if not counted:
         return
     reader = InMemoryMetricReader()
-    provider = MeterProvider([reader], resource=_resource(runs[-1]), shutdown_on_exit=False)
+    provider = MeterProvider([reader], resource=_resource(counted[-1]), shutdown_on_exit=False)
     meter = provider.get_meter("stagexec", __version__)
     total = meter.create_histogram("stagexec.run.duration", unit="s")
     stage_time = meter.create_histogram("stagexec.stage.duration", unit="s")
     count = meter.create_counter("stagexec.runs")
-    for run in runs:
+    for run in counted:
         outcome = str(run.outcome)
         total.record(run.segments.total_ns() / 1e9, {"outcome": outcome})
         count.add(1, {"outcome": outcome, "cause": run.cause or "none"})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from stagexec.answers.failures import FAILED
 from stagexec.reading.table import stages_of
 
 BUCKETS = (
@@ -51,7 +52,10 @@ class Metrics:
             **kept,
         )
         self._failures = counter(
-            "stagexec_failures", "Runs that went wrong.", ["stage", "cause", "node_class"], **kept
+            "stagexec_failures",
+            "Runs that failed; a cancel is none.",
+            ["stage", "cause", "node_class"],
+            **kept,
         )
         self._wasted = counter("stagexec_wasted_seconds", "Time nobody got anything for.", ["kind"], **kept)
         self._outputs = counter("stagexec_delivered_outputs", "Artifacts that are there.", **kept)
@@ -64,7 +68,7 @@ class Metrics:
         self._total.labels(outcome).observe(row["total_ns"] / 1e9)
         for stage, ns in stages_of(row).items():
             self._stage.labels(stage, outcome).observe(ns / 1e9)
-        if row["cause"] is not None:
+        if row["outcome"] in FAILED:
             name = self._bounded(row["error_class"])
             self._failures.labels(str(row["error_stage"] or "none"), cause, name).inc()
         if row["wasted_ns"]:

@@ -79,6 +79,29 @@ def test_nodes_that_came_from_the_cache_are_not_named(tmp_path: Path) -> None:
     assert found(tmp_path, lambda j: again(j, cached=tuple(TINY)).identify(SAME)) == {}
 
 
+def test_a_node_that_had_failed_was_not_executed_again(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    first = FakeRun(journal, "aaaa", TINY).spend(MS).start()
+    first.visit(1, "1", "CheckpointLoaderSimple", [("node_other", MS)])
+    first.visit(2, "3", "KSampler", [("sampling", MS)], kind="failed")
+    first.execute(host_status="error").close("failed", "oom")
+    again(journal, "1", "3").execute().close()
+    journal.write(tmp_path)
+    a, b = load(tmp_path).runs
+    assert [r.node_id for r in cache_defeat.re_executions(b, a)] == ["1"]
+
+
+def test_a_node_of_another_class_by_the_same_id_was_not_executed_again(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    tiny_run(journal, "aaaa")
+    other = FakeRun(journal, "bbbb", {"3": ("LoadImage", []), "5": ("SaveImage", ["3"])}).start()
+    other.visit(1, "3", "LoadImage", [("node_other", MS)]).visit(2, "5", "SaveImage", [("node_other", MS)])
+    other.execute().close()
+    journal.write(tmp_path)
+    a, b = load(tmp_path).runs
+    assert [r.node_id for r in diff(a, b, tmp_path, [a, b]).re_executed] == ["5"]
+
+
 def test_diff_says_it_too(tmp_path: Path) -> None:
     journal = FakeJournal().head()
     tiny_run(journal, "aaaa").identify(SAME)

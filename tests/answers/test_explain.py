@@ -27,7 +27,7 @@ Play = Callable[[FakeJournal], object]
 @pytest.fixture
 def compared(tmp_path: Path) -> Callable[..., Difference]:
     def compare(first: Play, second: Play, **names: str) -> Difference:
-        journal = FakeJournal().head()
+        journal = FakeJournal().head()  # written over the one of an earlier call
         first(journal)
         second(journal)
         journal.write(tmp_path)
@@ -103,6 +103,44 @@ def test_two_equal_runs_took_about_as_long_and_no_stage_is_blamed(compared: Comp
         "Run B took about as long as run A (1.22 s → 1.22 s): "
         "no node came from the cache, 5 nodes executed; sampling took about as long (1.00 s → 1.00 s)."
     )
+
+
+def waited(journal: FakeJournal) -> None:
+    run = FakeRun(journal, "aaaa", TINY).spend(100 * S).start("process_cold")
+    run.visit(1, "3", "KSampler", [("sampling", S)]).execute().close()
+
+
+def test_the_cache_is_not_credited_with_time_that_was_spent_waiting(compared: Compared) -> None:
+    found = compared(waited, lambda j: cached_run(j, "bbbb"))
+    assert "waiting in the queue took less (1 min 40 s → 1.00 ms, 99% of the difference)" in found.verdict
+    assert "all 5 nodes came from the cache" in found.verdict
+
+
+def test_two_cached_runs_differ_by_what_took_longer_and_not_by_the_cache(compared: Compared) -> None:
+    def slow(journal: FakeJournal) -> None:
+        run = FakeRun(journal, "bbbb", TINY).spend(9 * S).start(cached=tuple(TINY)).spend(2 * MS)
+        run.execute(outputs={"5": 1}).spend(3 * MS).close()
+
+    found = compared(lambda j: cached_run(j, "aaaa"), slow)
+    assert "waiting in the queue took longer (1.00 ms → 9.00 s, 100% of the difference)" in found.verdict
+    other = compared(slow, lambda j: cached_run(j, "aaaa"))
+    assert "waiting in the queue took less" in other.verdict
+
+
+@pytest.mark.parametrize(("startup", "resident"), [("process_cold", True), ("warm", False)])
+def test_a_model_that_was_loaded_faster_is_not_called_resident(
+    compared: Compared, startup: str, resident: bool
+) -> None:
+    def second(journal: FakeJournal) -> None:
+        run = FakeRun(journal, "bbbb", TINY).start(startup)
+        model = {"class": "SD15", "id": 1, "bytes": 100, "resident": resident}
+        journal.add("mark", run, name="model_load", detail={"models": [model]})
+        run.visit(1, "3", "KSampler", [("model_load_residency", 900 * MS), ("sampling", S)])
+        run.execute().close()
+
+    found = compared(cold, second)
+    assert "loading the model took less (5.00 s → 900 ms" in found.verdict
+    assert "resident" not in found.verdict
 
 
 def failed(journal: FakeJournal) -> None:

@@ -127,6 +127,16 @@ def test_a_first_run_that_mostly_loads_is_one_time_cost(tmp_path: Path) -> None:
 def test_a_first_run_that_mostly_samples_is_per_run_cost(tmp_path: Path) -> None:
     one = pair(tmp_path, 20 * MS)["per_run_cost"]
     assert 0 <= one.figures["share"] < 0.8
+    assert one.says.endswith("8% was one-time cost, the rest is paid by every run")
+
+
+def test_a_second_run_that_was_slower_shows_no_one_time_cost(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    reseeded_run(journal, "aaaa", 100 * MS)
+    reseeded_run(journal, "bbbb", 400 * MS)
+    one = found(tmp_path, journal)["per_run_cost"]
+    assert one.figures["share"] < 0
+    assert one.says.endswith("no one-time cost shows")
 
 
 def test_runs_of_other_timing_modes_are_not_compared(tmp_path: Path) -> None:

@@ -63,6 +63,19 @@ def test_a_visit_is_in_the_stage_it_spent_most_time_in(tmp_path: Path) -> None:
     assert (save["stage"], save["origin"], save["self_ns"]) == ("native_materialize", "table", 30 * MS)
 
 
+def test_the_loops_own_time_in_a_visit_is_never_the_stage_of_its_node(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    run = FakeRun(journal, "aaaa", TINY).start()
+    slow = [("native_materialize", MS, "core.save"), ("executor_overhead", 9 * MS)]
+    run.visit(1, "5", "SaveImage", slow).visit(
+        2, "4", "VAEDecode", [("executor_overhead", MS)], stage="vae_decode"
+    )
+    run.execute().close()
+    save, decode = shown(journal, tmp_path)[0]["visits"]
+    assert (save["stage"], save["origin"], save["self_ns"]) == ("native_materialize", "seam", 10 * MS)
+    assert (decode["stage"], decode["origin"]) == ("vae_decode", "table")
+
+
 def test_device_time_is_null_with_a_reason(tmp_path: Path) -> None:
     journal = FakeJournal().head()
     tiny_run(journal, "aaaa")

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from stagexec.cli import command
 from stagexec.reading import relation, table
 from stagexec.reading.store import load
-from stagexec.views import otlp, prometheus
+from stagexec.views import html, otlp, prometheus
 from tests.reading.fake_journal import FakeJournal, FakeRun, S, cached_run, reseeded_run, tiny_run
 
 
@@ -159,6 +159,11 @@ def test_a_real_receiver_gets_a_trace_a_run_and_the_metrics(
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
     url, handler = receiver
+    journal = FakeJournal("far", 7).head()
+    warm = FakeRun(journal, "warm")
+    journal.add("mark", warm, name="warmup", detail={})
+    warm.start().execute().close()
+    journal.write(ledger)
     said = invoke("export", "--otlp", url, "--ledger", str(ledger))
     spans = []
     for path, body in handler.got:
@@ -166,16 +171,26 @@ def test_a_real_receiver_gets_a_trace_a_run_and_the_metrics(
             for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
                 spans += [span for scope in resource.scope_spans for span in scope.spans]
     roots = [span for span in spans if not span.parent_span_id]
-    assert len({span.trace_id for span in spans}) == len(roots) == 4
+    assert len({span.trace_id for span in spans}) == len(roots) == 5
     runs = load(ledger).runs
     lengths = sorted(span.end_time_unix_nano - span.start_time_unix_nano for span in roots)
     assert lengths == sorted(run.segments.total_ns() for run in runs)
     assert {"KSampler", "queue_wait"} <= {span.name for span in spans}
-    assert f"{len(spans)} spans of 4 runs" in said
+    assert f"{len(spans)} spans of 5 runs" in said
     metrics = [ExportMetricsServiceRequest.FromString(b) for p, b in handler.got if p == "/v1/metrics"]
     names = {
         m.name for one in metrics for r in one.resource_metrics for s in r.scope_metrics for m in s.metrics
     }
+    points = [
+        point.as_int
+        for one in metrics
+        for r in one.resource_metrics
+        for s in r.scope_metrics
+        for m in s.metrics
+        if m.name == "stagexec.runs"
+        for point in m.sum.data_points
+    ]
+    assert sum(points) == 4
     assert names == {"stagexec.run.duration", "stagexec.stage.duration", "stagexec.runs"}
 
 
@@ -212,6 +227,30 @@ def test_metrics_count_runs_and_stages_and_keep_their_labels_bounded(ledger: Pat
     classes = re.findall(r'stagexec_failures_total\{.*node_class="([^"]*)"', text)
     assert len(classes) == prometheus.MOST_CLASSES + 1
     assert "other" in classes
+
+
+def test_a_cancel_is_no_failure_in_the_metrics(ledger: Path) -> None:
+    metrics = prometheus.Metrics()
+    row = table.flat(load(ledger).find("dddd"))
+    metrics.observe({**row, "outcome": "cancelled", "cause": "user_cancel"})
+    text = metrics.text().decode()
+    assert 'stagexec_runs_total{cause="user_cancel",outcome="cancelled"} 1.0' in text
+    assert "stagexec_failures_total{" not in text
+
+
+def test_a_warm_up_is_in_no_statistic_of_the_report(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    warm = FakeRun(journal, "warm").spend(S)
+    journal.add("mark", warm, name="warmup", detail={})
+    warm.start().execute().close("success")
+    tiny_run(journal, "aaaa")
+    tiny_run(journal, "bbbb")
+    journal.write(tmp_path)
+    runs = load(tmp_path).runs
+    pair = html.first_and_second(runs)
+    assert pair is not None
+    assert [run.run_id[:4] for run in pair] == ["aaaa", "bbbb"]
+    assert "0 of 2 failed" in html.page(runs)
 
 
 def test_the_report_is_one_file_that_names_no_other_host(ledger: Path, tmp_path: Path) -> None:
