@@ -56,7 +56,8 @@ class Child:
         self.stopped_by_node = False
         self.filed = False
         self.failure: children.ChildFailure | None = None
-        self._lock = threading.Lock()
+        self.waited = False
+        self._lock = threading.RLock()
         self._popen: Any = lambda: None
         self._depth = NO_DEPTH
         self._seam = "".join(("child_", "spawn"))  # an object of its own: `leave` knows its segment by it
@@ -90,7 +91,10 @@ class Child:
         self.file()
 
     def ended(self, exit_code: int | None, seen: str) -> None:
-        """The process has exited; told once by the watcher and once by whoever waits for it."""
+        """The process has exited; told once by the watcher and once by whoever waits for it.
+
+        Whoever comes second finds the failure judged: it files what there is.
+        """
         with self._lock:
             if self.exit_ns is None:
                 self.exit_ns, self.exit_seen = self.run.clock(), seen
@@ -100,8 +104,11 @@ class Child:
             if self.exit_code is not None or exit_code is None:
                 return
             self.exit_code = exit_code
-        if self.command.role != "encode":
-            return
+            if self.command.role == "encode":
+                self._judge(exit_code)
+
+    def _judge(self, exit_code: int) -> None:
+        """Has it failed, or made good what failed before it?"""
         if exit_code != 0:
             self._failed(self.phase(), [])
         elif self.command.target is not None:
@@ -117,6 +124,7 @@ class Child:
         if code is None:
             return
         self.ended(code, "wait")
+        self.waited = True
         if self.run.on_main_lane():
             self.leave()
         if self.stderr.ended or popen.stderr is None:
@@ -131,6 +139,9 @@ class Child:
         self._depth = NO_DEPTH
         if open_ is not None and open_[4] is self._seam:
             self.run.leave(depth)
+            for below in _of_run.get(self.run, ()):
+                if below.waited:  # it was over first, and had to stay open under this one
+                    below.leave()
 
     # --- what is kept ---
 
@@ -306,6 +317,8 @@ def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Child | None:
     run = live.here()
     if run is None or (not run.on_main_lane() and threading.current_thread() is threading.main_thread()):
         return None  # the server's own thread answers requests: its processes are no part of the run
+    if threading.current_thread().name.startswith("stagexec-"):
+        return None  # ours, and no node's: it asks which ffmpeg there is
     given = {
         name: args[at] if at < len(args) else kwargs.get(name)
         for name, at in POSITIONS.items()

@@ -1,0 +1,100 @@
+"""Encoder processes that a node starts, without a host: what the ledger holds of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stagexec.delivery import children
+from stagexec.record import live
+from stagexec.record.run import Run
+from tests.faults import fresh_recorder, no_fault_of_ours
+
+__all__ = ["fresh_recorder", "no_fault_of_ours"]
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands in for ffmpeg")
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A run in execution on this thread, in its first visit, with `Popen` watched."""
+    for target, make in children.POPEN.items():
+        name = target.rpartition(".")[2]
+        monkeypatch.setattr(subprocess.Popen, name, make(subprocess, getattr(subprocess.Popen, name)))
+    found = live.start("p")
+    assert found is not None
+    found.next_visit("7", "SomeNode")
+    found.ledger.switch("node_other", "SomeNode")
+    return found
+
+
+@pytest.fixture
+def ffmpeg(tmp_path: Path) -> Callable[[str], list[str]]:
+    """`ffmpeg(script)`: the command of an encode that does what the script says."""
+
+    def make(script: str) -> list[str]:
+        program = tmp_path / "ffmpeg"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        return [str(program), "-i", "-", str(tmp_path / "out.mp4")]
+
+    return make
+
+
+def segments(run: Run) -> list[tuple[str, int | None]]:
+    """(stage, length in ms) of the closed segments and of the open one."""
+    now = run.clock()
+    done = [(open_[0], (end - open_[2]) // 1_000_000) for open_, end in run.ledger.pending]
+    open_ = run.ledger.open
+    assert open_ is not None
+    return [*done, (open_[0], (now - open_[2]) // 1_000_000)]
+
+
+def test_two_encoders_at_once_are_over_when_both_have_been_waited_for(run: Run, ffmpeg: Any) -> None:
+    command = ffmpeg("cat >/dev/null")
+    first = subprocess.Popen(command, stdin=subprocess.PIPE)
+    second = subprocess.Popen(command, stdin=subprocess.PIPE)
+    assert run.stage == "encode_mux"
+    first.communicate()
+    assert run.stage == "encode_mux"
+    second.communicate()
+    assert run.stage == "node_other"
+    assert run.ledger.depth() == 0
+
+
+def test_a_failure_seen_by_two_threads_at_once_is_filed_whole(
+    run: Run, ffmpeg: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks: list[tuple[str, dict[str, Any]]] = []
+    monkeypatch.setattr(run, "mark", lambda name, detail, **_fields: marks.append((name, detail)))
+    judge, looking = children.Child.phase, threading.Event()
+
+    def slowly(child: children.Child) -> str:
+        looking.set()
+        time.sleep(0.1)
+        return judge(child)
+
+    monkeypatch.setattr(children.Child, "phase", slowly)
+    process = subprocess.Popen(ffmpeg("exit 3"), stdin=subprocess.DEVNULL)
+    if hasattr(os, "pidfd_open"):
+        assert looking.wait(20)  # the watcher has seen the exit, and is about to say what it means
+    assert process.wait() == 3
+    assert [(name, detail["exit_code"]) for name, detail in marks] == [("child_failed", 3)]
+
+
+def test_a_process_that_one_of_our_own_threads_starts_is_no_part_of_the_run(run: Run, ffmpeg: Any) -> None:
+    command = ffmpeg("exit 0")
+    for name in ("stagexec-condition", "somebody"):
+        thread = threading.Thread(target=subprocess.run, args=(command,), name=name)
+        thread.start()
+        thread.join()
+    children.settle(run)
+    assert [span[0] for span in run.pending_spans] == ["child:ffmpeg"]
