@@ -48,7 +48,7 @@ overhead: checkpoint  # our own cost against stock, interleaved; not a timed tes
 	$(PY) bench/overhead/run.py
 
 docs: env
-	$(PY) -m stagexec.format > docs/journal-format.md
+	$(PY) -W ignore::RuntimeWarning -m stagexec.format > docs/journal-format.md
 
 clean:
 	rm -rf .stagexec .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

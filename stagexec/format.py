@@ -247,6 +247,14 @@ EVENTS: dict[str, dict[str, str]] = {
     },
 }
 
+SEGMENT_COLUMNS = tuple(name for name in EVENTS["segments"] if name != "open")
+VISIT_COLUMNS = tuple(EVENTS["visits"])
+SPAN_COLUMNS = tuple(EVENTS["spans"])
+DEVICE_COLUMNS = tuple(name for name in EVENTS["device"] if name != "fault")
+DEVICE_SPAN_COLUMNS = tuple(EVENTS["device_spans"])
+MEMORY_COLUMNS = tuple(EVENTS["memory"])
+"""Fields of one length, in the order in which writers keep a row and readers take one."""
+
 
 def document() -> str:
     """The format as Markdown, made from the constants above."""

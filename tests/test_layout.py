@@ -136,6 +136,21 @@ def test_every_module_says_what_it_is_for() -> None:
     assert not silent
 
 
+def test_the_columns_of_the_format_are_listed_in_the_format_alone() -> None:
+    from stagexec import format as journal_format
+
+    lists = {value for name, value in vars(journal_format).items() if name.endswith("_COLUMNS")}
+    assert ("stage", "part", "start_ns", "end_ns", "visit", "seam") in lists
+    again = [
+        f"{path.relative_to(ROOT)}: {node.lineno}"
+        for _, path, tree in modules()
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Tuple, ast.List))
+        and tuple(getattr(one, "value", None) for one in node.elts) in lists
+    ]
+    assert not again
+
+
 def test_the_documentation_of_the_format_is_the_one_the_code_makes() -> None:
     from stagexec import format as journal_format
 

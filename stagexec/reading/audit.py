@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from stagexec import stages as sets
+from stagexec.format import SEGMENT_COLUMNS, SPAN_COLUMNS, VISIT_COLUMNS
 from stagexec.reading import events
 from stagexec.reading.journal import Problem, sources
-from stagexec.reading.runs import SPAN_COLUMNS, VISIT_COLUMNS, even
+from stagexec.reading.runs import even
 
 HEARTBEAT_GAP_NS = 1_500_000_000
 """A journal with an open run shows a sign of life every second; half a second more is for the scheduler."""
-
-SEGMENT_COLUMNS = ("stage", "part", "start_ns", "end_ns", "visit", "seam")
 
 NOTES = frozenset({"torn_last", "lost", "unknown_event", "newer_format", "heartbeat_gap", "manifest_missing"})
 """Kinds that are told and are no errors: each can happen to a sound journal. A heartbeat is late when a

@@ -7,8 +7,9 @@ from collections import Counter
 from typing import Any
 
 from stagexec import stages as sets
+from stagexec.format import MEMORY_COLUMNS
 from stagexec.reading import events
-from stagexec.reading.runs import MEMORY_COLUMNS, NO_DEVICE, Run
+from stagexec.reading.runs import NO_DEVICE, Run
 
 OUTSIDE = "outside_execution"
 """Why a segment before the first or after the last event of its run has no device time."""

@@ -6,18 +6,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from stagexec.reading import alive, events
-from stagexec.reading.journal import Source
-from stagexec.reading.runs import (
+from stagexec.format import (
     DEVICE_COLUMNS,
     DEVICE_SPAN_COLUMNS,
     MEMORY_COLUMNS,
     SPAN_COLUMNS,
     VISIT_COLUMNS,
-    Process,
-    Run,
-    even,
 )
+from stagexec.reading import alive, events
+from stagexec.reading.journal import Source
+from stagexec.reading.runs import Process, Run, even
 
 LIVE_WITHIN_NS = 10_000_000_000
 """A journal is live only if its last event is younger than this: a heartbeat comes every second."""

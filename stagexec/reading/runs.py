@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+from stagexec.format import VISIT_COLUMNS
 from stagexec.reading import events
 
 NO_DEVICE = "no device events in timing mode {timing}"
@@ -195,26 +196,6 @@ class Run:
         start = rows.start_ns[rows.visit.index(visit)]
         node, name, kind = open_.node_id, open_.node_class, "pending"
         return Visit(visit, node, name, kind, None, None, None, start, rows.end_ns[-1], None, None, None)
-
-
-VISIT_COLUMNS = (
-    "visit",
-    "node_id",
-    "node_class",
-    "kind",
-    "list_index",
-    "calls",
-    "parent",
-    "start_ns",
-    "end_ns",
-    "stage",
-    "origin",
-    "ui",
-)
-SPAN_COLUMNS = ("lane", "stage", "name", "visit", "start_ns", "end_ns", "detail")
-DEVICE_COLUMNS = ("start_ns", "device", "stream", "device_ns", "reason")
-DEVICE_SPAN_COLUMNS = ("start_ns", "device", "stream", "offset_ns", "length_ns", "copies")
-MEMORY_COLUMNS = ("at_ns", "device", "allocated_bytes", "reserved_bytes", "dynamic_bytes", "rss_bytes")
 
 
 def visit_columns(event: events.Visits) -> list[list[Any]]:

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from stagexec.format import MEMORY_COLUMNS
 from stagexec.record import device, offload
 from stagexec.record.device import DeviceClock, DeviceLedger, NoDevice, Recording
 from stagexec.record.guard import guarded
-from stagexec.record.memory import COLUMNS, Samples
+from stagexec.record.memory import Samples
 from stagexec.record.offload import Offload
 from stagexec.record.profile import Profile
 from stagexec.record.run import Run
@@ -96,7 +97,7 @@ class Instruments:
                 file(self.run, "device_spans", source="seam", **dataclasses.asdict(spans))
         if self.memory.rows:
             rows = zip(*self.memory.rows, strict=True)
-            named = dict(zip(COLUMNS, map(list, rows), strict=True))
+            named = dict(zip(MEMORY_COLUMNS, map(list, rows), strict=True))
             file(self.run, "memory", source="loop", **named)
         if self.profile is not None:
             self._file_profile(self.profile, file)

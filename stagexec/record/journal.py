@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from stagexec.format import SPAN_COLUMNS, VISIT_COLUMNS
 from stagexec.record import clock, condition
 from stagexec.record.guard import note
 from stagexec.record.run import Run
@@ -43,22 +44,6 @@ CLOSING = ("run_closed", "process_end")
 """Events after which nothing more is written of what they close."""
 
 APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-
-VISIT_COLUMNS = (
-    "visit",
-    "node_id",
-    "node_class",
-    "kind",
-    "list_index",
-    "calls",
-    "parent",
-    "start_ns",
-    "end_ns",
-    "stage",
-    "origin",
-    "ui",
-)
-SPAN_COLUMNS = ("lane", "stage", "name", "visit", "start_ns", "end_ns", "detail")
 
 
 class Journal:

@@ -14,8 +14,6 @@ from stagexec.record.guard import guarded
 MIN_GAP_NS = 5_000_000
 """At stage boundaries memory is read at most this often: a reading costs some 20 µs, a boundary 1 µs."""
 
-COLUMNS = ("at_ns", "device", "allocated_bytes", "reserved_bytes", "dynamic_bytes", "rss_bytes")
-
 MAX_SAMPLES = 100_000
 
 dynamic_vram: Callable[[], int | None] | None = None
@@ -25,7 +23,7 @@ _process: Any = None
 
 
 class Samples:
-    """Readings at the stage boundaries of one run, as rows of COLUMNS. Written by the executing thread."""
+    """Readings at the stage boundaries of one run, as rows of MEMORY_COLUMNS; of its own thread."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
