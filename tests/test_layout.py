@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "stagexec"
@@ -51,6 +57,20 @@ NARROW = {
     ("web", "record"): {"stagexec.record.paths"},
 }
 """Where only certain modules of the other folder may be imported."""
+
+BROUGHT = {"PIL", "av", "psutil"}
+"""What every ComfyUI brings: whoever runs inside of one has it."""
+
+INSIDE = {"delivery", "executor", "host", "record"}
+"""What runs inside a ComfyUI."""
+
+DISTRIBUTION = {
+    "PIL": "pillow",
+    "ffmpeg": "ffmpeg-python",
+    "opentelemetry": "opentelemetry-sdk",
+    "pynvml": "nvidia-ml-py",
+}
+"""Module -> package, where the names differ."""
 
 HEAVY = ("torch", "numpy", "aiohttp", "comfy", "duckdb", "rich", "transformers")
 """Must not be loaded by an import of ours before the host loads them (or before they are needed)."""
@@ -106,6 +126,37 @@ def test_only_the_host_folder_imports_comfyui() -> None:
         if name.split(".")[0] in HOST_MODULES
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def declared() -> dict[str, set[str]]:
+    """Package -> where it is declared: "" for the core, else the names of extras."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    found: dict[str, set[str]] = {}
+    for place, wanted in {"": project["dependencies"], **project["optional-dependencies"]}.items():
+        for requirement in wanted:
+            name = re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
+            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), set()).add(place)
+    return found
+
+
+def test_every_package_that_is_imported_is_declared_for_the_core_or_an_extra() -> None:
+    places = declared()
+    undeclared = []
+    for unit, path, tree in modules():
+        for name in imported(path, tree):
+            module = name.split(".")[0]
+            known = {"stagexec", "__future__"} | HOST_MODULES | (BROUGHT if unit in INSIDE else set())
+            if module in known or module in sys.stdlib_module_names or module == "tomllib":
+                continue
+            package = DISTRIBUTION.get(module, module.replace("_", "-")).lower()
+            if not places.get(package, set()) - {"dev"}:
+                undeclared.append(f"{path.relative_to(ROOT)} imports {module}")
+    assert not undeclared, "\n".join(undeclared)
+
+
+@pytest.mark.parametrize("package", ["scipy", "pillow", "plotly", "ray", "fsspec"])
+def test_what_only_an_extra_needs_is_not_asked_of_the_core(package: str) -> None:
+    assert "" not in declared()[package]
 
 
 @pytest.mark.parametrize(

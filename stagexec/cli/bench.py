@@ -45,19 +45,20 @@ class BenchFailed(click.ClickException):
 @common.json_option
 def command(words: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Run PLAN (a TOML file, or the name of a shipped one), or rebuild the report of a result folder."""
-    from stagexec.bench import against, results
+    from stagexec.bench import against, needs, results
 
     try:
         if words[0] == "report":
             if len(words) != 2:
                 raise common.BadInput("give one folder: stagexec bench report DIR")
+        needs.require()
             folder = pathlib.Path(words[1])
         elif len(words) == 1:
             folder = run_plan(words[0], options)
         else:
             raise common.BadInput(f"one plan at a time, not {' '.join(words)}")
         show(folder, as_json, options)
-    except (results.ResultError, against.NotComparable) as problem:
+    except (needs.Missing, results.ResultError, against.NotComparable) as problem:
         raise common.BadInput(str(problem)) from None
 
 
