@@ -25,6 +25,17 @@ PAGE_CACHE = ("as it is", "drop")
 """What is done before a launch with the model files that the system keeps in memory."""
 
 
+TAKEN = (
+    "--listen",
+    "--port",
+    "--base-directory",
+    "--database-url",
+    "--stagexec-comfyui",
+    "--stagexec-ledger",
+)
+"""Options that the bench gives to each server itself."""
+
+
 class PlanError(Exception):
     """A plan that cannot be used; the text is one line that names the file and the line in it."""
 
@@ -258,12 +269,12 @@ def _complaints(plan: Plan) -> list[Complaint]:
     for kind in ("arm", "unit", "factor"):
         found += _doubles(kind, [one.name for one in getattr(plan, kind)])
     for index, arm in enumerate(plan.arm):
-        found += _arm_complaints(["arm", index], arm.edits, arm.active)
+        found += _arm_complaints(["arm", index], arm)
     for index, factor in enumerate(plan.factor):
         if not factor.level:
             found.append((["factor", index], f"factor {factor.name!r} has no level"))
         for place, level in enumerate(factor.level):
-            found += _arm_complaints(["factor", index, "level", place], level.edits, level.active)
+            found += _arm_complaints(["factor", index, "level", place], level)
     names = [arm.name for arm in plan.arm]
     if plan.reference is not None and names and plan.reference not in names:
         found.append((["reference"], f"reference {plan.reference!r} is no arm: {', '.join(names)}"))
@@ -282,11 +293,20 @@ def _doubles(kind: str, names: list[str]) -> list[Complaint]:
     ]
 
 
-def _arm_complaints(place: list[str | int], edits: list[Edit], proofs: list[Proof]) -> list[Complaint]:
-    found: list[Complaint] = []
-    for edit in edits:
+def _args_complaints(place: list[str | int], args: list[str]) -> list[Complaint]:
+    named = [word.partition("=")[0] for word in args]
+    return [
+        ([*place, "args"], f"{name} is the bench's own: it gives each server one")
+        for name in named
+        if name in TAKEN
+    ]
+
+
+def _arm_complaints(place: list[str | int], arm: Arm | Level) -> list[Complaint]:
+    found = _args_complaints(place, arm.args)
+    for edit in arm.edits:
         found += [([*place, "edits"], what) for what in _edit_complaints(edit)]
-    for proof in proofs:
+    for proof in arm.active:
         named = (proof.diagnosis, proof.field, proof.row, proof.executed, proof.log)
         if not any(named) and proof.cached is None:
             found.append(([*place, "active"], f"proof {proof.what!r} names no evidence"))
@@ -329,6 +349,7 @@ def _unit_complaints(index: int, unit: Unit) -> list[Complaint]:
         found.append((place, f"unit {unit.name!r}: the state switch needs `switch` edits"))
     if unit.state == "queue" and unit.concurrency + unit.preceding < 2:
         found.append((place, f"unit {unit.name!r}: a queue needs `concurrency` or `preceding` of 2 in all"))
+    found += _args_complaints(place, unit.args)
     for edit in unit.switch:
         found += [([*place, "switch"], what) for what in _edit_complaints(edit)]
     return found

@@ -6,6 +6,7 @@ models and the Python of an arm must lie under the same paths on each worker.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import time
@@ -72,6 +73,7 @@ def spread(plan: Plan, results: Results, opener: Opener, watch: Watch) -> None:
     from ray.util.queue import Empty, Queue
 
     if not ray.is_initialized():
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing of a bench is told to anybody
         ray.init(log_to_driver=False)
     gpus = 1 if ray.cluster_resources().get("GPU") else 0
     queue = Queue()

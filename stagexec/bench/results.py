@@ -90,7 +90,10 @@ def create(folder: Path, plan: Plan, workflow: Mapping[str, Any], facts: Mapping
         raise ResultError(f"{folder} already holds a result: use --resume, or another --out")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ResultError(f"{folder} is there and is not empty")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ResultError(f"{folder} cannot be made: {error.strerror}") from None
     header = {
         "format": FORMAT,
         "plan": msgspec.to_builtins(plan),

@@ -346,8 +346,15 @@ class Bench:
             self._note("closed", number=seat.number)
 
     def _close_all(self) -> None:
+        """Stop all servers, also when the disk is too full to keep the log of one."""
+        problem: OSError | None = None
         for key in list(self.seats):
-            self._close(key)
+            try:
+                self._close(key)
+            except OSError as error:
+                problem = problem or error
+        if problem is not None:
+            raise problem
 
     # --- proofs and notes ---
 

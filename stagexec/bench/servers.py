@@ -21,7 +21,7 @@ from stagexec.answers import diagnose
 from stagexec.bench import arms, lab
 from stagexec.bench.client import Client, Refused, Unreachable
 from stagexec.bench.plan import Arm
-from stagexec.bench.results import Results, slug
+from stagexec.bench.results import slug
 from stagexec.bench.runner import ArmFailed, Observed, SessionLost
 from stagexec.reading import conditions, journal, rows
 from stagexec.reading.alive import is_alive
@@ -50,6 +50,10 @@ TELLING = (
     re.compile(r"^\s*(?:\w+\.)*\w*(?:Error|Exception)\b.*"),
 )
 """Lines of a log that say why a server ended, the most telling kind first."""
+
+PORT_TAKEN = re.compile(r"(?i)address already in use|Errno 10048")
+PORT_TRIES = 3
+"""Between our finding a free port and the server's taking it, somebody else may."""
 
 IMPORT_FAILED = re.compile(r"^Cannot import (.*?) module for custom nodes: (.*)$", re.MULTILINE)
 
@@ -126,27 +130,33 @@ class Servers:
         facts: dict[str, Any] = {
             "page_cache": self._drop_page_cache() if page_cache == "drop" else "as it was"
         }
-        base = Path(tempfile.mkdtemp(prefix=f"server-{slug(arm.name)}-", dir=self._servers_folder()))
-        server = lab.Server(self._launch(arm, args, base))
-        session = RealSession(server, self.place, arm)
-        began = time.perf_counter_ns()
-        try:
-            server.start().wait_ready(self.place.start_seconds)
-            facts["ready_ns"] = time.perf_counter_ns() - began
-            session.connect()
-            session.check_classes(arm.needs.classes)
-            if not cold:
-                session.no_op()
-        except (lab.ServerDied, Unreachable, Refused, TimeoutError) as problem:
-            text = clear_line(server.log()) or str(problem).splitlines()[0]
-            session.close()
-            raise ArmFailed(text) from None
-        except BaseException:
-            session.close()
-            raise
+        for tries_left in reversed(range(PORT_TRIES)):
+            began = time.perf_counter_ns()
+            session = self._session(arm, args)
+            server = session.server
+            try:
+                server.start().wait_ready(self.place.start_seconds)
+                facts["ready_ns"] = time.perf_counter_ns() - began
+                session.connect()
+                session.check_classes(arm.needs.classes)
+                if not cold:
+                    session.no_op()
+                break
+            except (lab.ServerDied, Unreachable, Refused, TimeoutError) as problem:
+                text = clear_line(server.log()) or str(problem).splitlines()[0]
+                session.close()
+                if not (tries_left and PORT_TAKEN.search(text)):
+                    raise ArmFailed(text) from None
+            except BaseException:
+                session.close()
+                raise
         failed = IMPORT_FAILED.findall(server.log())
         facts["packs_not_imported"] = [f"{Path(name).name}: {why}" for name, why in failed]
         return session, {**facts, "pid": server.pid, "log": f"logs/{session.log_name}"}
+
+    def _session(self, arm: Arm, args: Sequence[str]) -> RealSession:
+        base = Path(tempfile.mkdtemp(prefix=f"server-{slug(arm.name)}-", dir=self._servers_folder()))
+        return RealSession(lab.Server(self._launch(arm, args, base)), self.place, arm)
 
     def _servers_folder(self) -> Path:
         folder = self.place.folder / "servers"
@@ -191,13 +201,6 @@ def _second_name(checkpoint: Path, base: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(OSError):  # without it only the model switch is refused, in its own words
         os.symlink(checkpoint.resolve(), target)
-
-
-def still_running(results: Results) -> list[int]:
-    """Process ids of servers that a sitting which was killed has left behind on this machine."""
-    closed = {note["number"] for note in results.notes if note["kind"] == "closed"}
-    left = [n["pid"] for n in results.notes if n["kind"] == "session" and n["number"] not in closed]
-    return [pid for pid in left if is_alive(platform.node(), pid)]
 
 
 def clear_line(log: str) -> str | None:
@@ -296,10 +299,12 @@ class RealSession:
         if self.server.process is not None:
             self.server.stop()
         logs = self.place.folder / "logs"
-        logs.mkdir(exist_ok=True)
-        if self.server.log_file.exists():
-            shutil.copyfile(self.server.log_file, logs / self.log_name)
-        shutil.rmtree(self.server.base, ignore_errors=True)
+        try:
+            logs.mkdir(exist_ok=True)
+            if self.server.log_file.exists():
+                shutil.copyfile(self.server.log_file, logs / self.log_name)
+        finally:  # a full disk is no reason to leave more on it
+            shutil.rmtree(self.server.base, ignore_errors=True)
 
     # --- reading ---
 

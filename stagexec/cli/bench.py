@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import pathlib
 import re
+import shlex
 import signal
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -48,10 +51,10 @@ def command(words: tuple[str, ...], as_json: bool, **options: Any) -> None:
     from stagexec.bench import against, needs, results
 
     try:
+        needs.require()
         if words[0] == "report":
             if len(words) != 2:
                 raise common.BadInput("give one folder: stagexec bench report DIR")
-        needs.require()
             folder = pathlib.Path(words[1])
         elif len(words) == 1:
             folder = run_plan(words[0], options)
@@ -66,7 +69,10 @@ def show(folder: pathlib.Path, as_json: bool, options: dict[str, Any]) -> None:
     """Write the report, print it, and the verdict of `--against`; exit code 1 when the answer is bad."""
     from stagexec.bench import report
 
-    found = report.write(folder)
+    try:
+        found = report.write(folder)
+    except OSError as problem:
+        raise BenchFailed(f"the report cannot be written: {problem}") from None
     changes = regressions(folder, options) if options["against"] else []
     if as_json:
         common.print_json({**found, "against": changes} if options["against"] else found)
@@ -117,9 +123,12 @@ def run_plan(name: str, options: dict[str, Any]) -> pathlib.Path:
         place = prepare(plan, workflow, options)
     except setup.SetupError as problem:
         raise BenchFailed(str(problem)) from None
-    results = open_results(plan, workflow, options, place)
-    carry_out(plan, results, place, options["ray"])
-    return results.folder
+    try:
+        with open_results(plan, workflow, options, place) as results:
+            carry_out(plan, results, place, options["ray"], again(name, options, results.folder))
+            return results.folder
+    except OSError as problem:
+        raise BenchFailed(f"the results cannot be written: {problem}") from None
 
 
 def shortened(plan: Plan, options: dict[str, Any]) -> Plan:
@@ -229,24 +238,49 @@ def prepare(plan: Plan, workflow: dict[str, Any], options: dict[str, Any]) -> Pl
     )
 
 
-def open_results(plan: Plan, workflow: dict[str, Any], options: dict[str, Any], place: Place) -> Results:
-    """The result folder, new or gone on with; the place learns of it."""
-    from stagexec.bench import results, servers
+@contextlib.contextmanager
+def open_results(
+    plan: Plan, workflow: dict[str, Any], options: dict[str, Any], place: Place
+) -> Iterator[Results]:
+    """The result folder, new or gone on with, and nobody else's meanwhile; the place learns of it."""
+    from stagexec import __version__
+    from stagexec.bench import leftover, results, servers
 
-    facts = {"machine": servers.machine(), "host": str(place.comfyui)}
+    now = datetime.datetime.now(datetime.timezone.utc)
+    facts = {
+        "machine": servers.machine(),
+        "host": str(place.comfyui),
+        "stagexec": __version__,
+        "made": f"{now:%Y-%m-%dT%H:%M:%SZ}",
+        "workflow_file": pathlib.Path(options["workflow"] or plan.workflow).name,
+    }
     out = pathlib.Path(options["out"]) if options["out"] else None
     if options["resume"]:
         folder = out or last_result(plan.name)
-        found = results.resume(folder, plan, workflow, facts)
-        if left := servers.still_running(found):
-            pids = ", ".join(map(str, left))
-            text = f"beware: servers of the sitting that was killed seem to run still: pid {pids}"
-            click.echo(f"stagexec: {text}", err=True)
+        results.load(folder)  # what is no result is said before a lock is put into it
     else:
-        stamp = f"{datetime.datetime.now(datetime.timezone.utc):%Y%m%d-%H%M%S}"
-        found = results.create(out or BENCHES / f"{plan.name}-{stamp}", plan, workflow, facts)
-    place.folder, place.ledger = found.folder.absolute(), found.ledger.absolute()
-    return found
+        folder = out or BENCHES / f"{plan.name}-{now:%Y%m%d-%H%M%S}"
+        results.create(folder, plan, workflow, facts)
+    with leftover.alone(folder):
+        found = results.resume(folder, plan, workflow, facts)
+        if stopped := leftover.clear(found):
+            pids = ", ".join(map(str, stopped))
+            click.echo(f"stagexec: stopped servers that the last sitting had left running: {pids}", err=True)
+        place.folder, place.ledger = found.folder.absolute(), found.ledger.absolute()
+        yield found
+
+
+def again(name: str, options: dict[str, Any], folder: pathlib.Path) -> str:
+    """The command that goes on with this bench."""
+    words = ["stagexec", "bench", name, "--resume", "--out", str(folder)]
+    for option, key in (("unit", "only_units"), ("arm", "only_arms"), ("set", "sets")):
+        words += [word for value in options[key] for word in (f"--{option}", value)]
+    for option in ("workflow", "comfyui", "models", "counted", "warmup", "servers", "against"):
+        if options[option] is not None:
+            words += [f"--{option}", str(options[option])]
+    words += ["--ray"] if options["ray"] else []
+    words += ["--fail-over", options["fail_over"]] if options["against"] is not None else []
+    return shlex.join(words)
 
 
 def last_result(name: str) -> pathlib.Path:
@@ -257,11 +291,14 @@ def last_result(name: str) -> pathlib.Path:
     return found[-1]
 
 
-def carry_out(plan: Plan, results: Results, place: Place, on_ray: bool) -> None:
+def carry_out(plan: Plan, results: Results, place: Place, on_ray: bool, go_on: str) -> None:
     """Run what is not done yet. Ctrl-C stops the servers and leaves a result that can be gone on with."""
     from stagexec.bench import runner, screen, servers
 
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended as by Ctrl-C
+    # A terminal that is closed, and `kill`, end it like Ctrl-C: servers must not be left behind.
+    ends = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    heeded = [end for end in ends if signal.getsignal(end) is not signal.SIG_IGN]  # as under nohup
+    before = {end: signal.signal(end, signal.default_int_handler) for end in heeded}
     try:
         with screen.Screen() as watch:
             if on_ray:
@@ -271,10 +308,12 @@ def carry_out(plan: Plan, results: Results, place: Place, on_ray: bool) -> None:
             else:
                 runner.Bench(plan, servers.Servers(place), results, watch).run()
     except KeyboardInterrupt:
-        again = f"stagexec bench {plan.name} --resume --out {results.folder}"
-        raise BenchFailed(f"interrupted; the runs are kept. Go on, with the same options: {again}") from None
+        raise BenchFailed(f"interrupted; the runs are kept. Go on with: {go_on}") from None
+    except OSError as problem:
+        raise BenchFailed(f"stopped: {problem}. The runs are kept. Go on with: {go_on}") from None
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for end, handler in before.items():
+            signal.signal(end, handler)
 
 
 def print_report(found: dict[str, Any], folder: pathlib.Path) -> None:

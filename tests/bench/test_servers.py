@@ -106,16 +106,3 @@ def test_each_kind_of_model_of_the_host_is_named_to_the_server(tmp_path: Path) -
         str(tmp_path / "models" / "checkpoints"),
         str(tmp_path / "tiny"),
     ]
-
-
-def test_servers_that_a_killed_bench_left_behind_are_found(tmp_path: Path) -> None:
-    import os
-
-    from stagexec.bench import results
-
-    wanted = plan.parse('name = "x"\n[[unit]]\nname = "u"\nstate = "recompute"\n')
-    one = results.create(tmp_path / "r", wanted, {}, {})
-    for number, pid in ((1, os.getpid()), (2, os.getpid()), (3, 2**22 + 1)):
-        one.note("session", number=number, pid=pid)
-    one.note("closed", number=1)
-    assert servers.still_running(results.load(tmp_path / "r")) == [os.getpid()]

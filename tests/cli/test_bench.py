@@ -71,7 +71,7 @@ def test_a_bench_that_is_interrupted_says_how_to_go_on_and_does(folder: Path, la
     cut = call("mine.toml", "--out", "result")
     assert cut.exit_code == 1
     assert "Traceback" not in cut.output
-    assert "stagexec bench mine --resume --out result" in cut.output.replace("\n", "")
+    assert "stagexec bench mine.toml --resume --out result" in cut.output.replace("\n", "")
     lab.interrupt_after = None
     done = call("mine.toml", "--out", "result", "--resume", "--json")
     assert done.exit_code == 0

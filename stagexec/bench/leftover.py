@@ -1,0 +1,99 @@
+"""What a bench that was killed has left behind, and the lock that keeps two of them out of one folder."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from stagexec.bench.results import ResultError, Results
+
+LOCK = "lock"
+STOP_SECONDS = 20.0
+BASE_OPTION = "--base-directory"
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold a result folder; the system lets go of it when this process ends, however it ends.
+
+    Raises ResultError while another bench holds it.
+    """
+    with (folder / LOCK).open("ab") as file:
+        if not _hold(file):
+            raise ResultError(f"another bench is still writing into {folder}")
+        yield
+
+
+def _hold(file: IO[bytes]) -> bool:
+    """Whether nobody else holds the lock; a file system that knows no locks keeps nobody out."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def clear(results: Results) -> list[int]:
+    """Stop the servers that a killed sitting left on this machine, keep their logs, remove their folders.
+
+    The ids of the processes that were stopped. The folder must be held.
+    """
+    folder = results.folder / "servers"
+    stopped = []
+    for process in servers_in(folder):
+        stopped.append(process.pid)
+        _end(process)
+    if stopped:
+        results.note("left", pids=stopped)
+    for base in folder.iterdir() if folder.is_dir() else ():
+        log = base / "server.log"
+        if log.is_file():
+            (results.folder / "logs").mkdir(exist_ok=True)
+            shutil.copyfile(log, results.folder / "logs" / f"{base.name}.log")
+        shutil.rmtree(base, ignore_errors=True)
+    return stopped
+
+
+def servers_in(folder: Path) -> list[Any]:
+    """Processes (psutil's) of servers whose scratch folder lies in `folder`.
+
+    They are known by their command line: a process id alone may have passed on to somebody else.
+    """
+    import psutil  # type: ignore[import-untyped]
+
+    return [one for one in psutil.process_iter(["cmdline"]) if _works_in(one.info["cmdline"] or [], folder)]
+
+
+def _works_in(words: list[str], folder: Path) -> bool:
+    if BASE_OPTION not in words[:-1]:
+        return False
+    return Path(words[words.index(BASE_OPTION) + 1]).resolve().parent == folder.resolve()
+
+
+def _end(process: Any) -> None:
+    """As by Ctrl-C where there is one; what is left of it and its children after that is killed."""
+    import psutil
+
+    with contextlib.suppress(psutil.NoSuchProcess):  # it may end by itself at any time
+        family = [process, *process.children(recursive=True)]
+        if sys.platform != "win32":
+            process.send_signal(signal.SIGINT)
+            psutil.wait_procs([process], STOP_SECONDS)
+        for one in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+        psutil.wait_procs(family, STOP_SECONDS)
