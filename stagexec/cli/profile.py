@@ -1,4 +1,4 @@
-"""`stagexec profile --next`: arm profile timing for the next run that is accepted."""
+"""`stagexec profile --next`: arm profile timing for the next run that begins."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stagexec.cli import common
 @click.option("--next", "arm", is_flag=True, help="Arm the next run.")
 @click.option("--cancel", is_flag=True, help="Disarm it again.")
 def command(ledger: str | None, as_json: bool, arm: bool, cancel: bool) -> None:
-    """Profile one run: the next that a server of this ledger accepts.
+    """Profile one run: the next that a server of this ledger begins to execute.
 
     Its trace lands in the ledger's folder profiles/<run id>/ and is one of the run's artifacts. The run is
     flagged with timing mode `profile`, and never compared with others.

@@ -138,7 +138,6 @@ def accept(
 ) -> Run:
     """A prompt is accepted: from now on its time is counted. Fields: see `run_accepted`."""
     new = Run(prompt_id, clock.now_ns(), clock.now_ns)
-    new.timing = take_timing()
     new.condition_id = condition_id
     new.outputs = list(fields.get("selected_outputs", ()))
     new.until = fields.get("until")
@@ -177,7 +176,10 @@ def start(prompt_id: str) -> Run | None:
         if waiting is not None and not waiting:
             _waiting.pop(prompt_id, None)
     taken = found or accept(prompt_id, {}, direct=True)
-    return None if taken is None else begin(taken)
+    if taken is None:
+        return None
+    taken.timing = take_timing()  # a look at a file: on this thread, not on the server's that accepts
+    return begin(taken)
 
 
 def begin(new: Run) -> Run:
@@ -264,22 +266,18 @@ def instrument(new: Run) -> None:
     instruments.attach(new, device_clock, journal.folder if journal is not None else None)
 
 
-def next_timing() -> str:
-    """The timing mode of the prompt that is accepted next: the process's, or `profile` where it is armed."""
-    if timing != "profile" and journal is not None and paths.profile_flag(journal.folder).exists():
-        return "profile"
-    return timing
-
-
 def take_timing() -> str:
-    """The same for the prompt that is accepted now; disarms."""
-    found = next_timing()
-    if found != timing and journal is not None:
-        try:
-            paths.profile_flag(journal.folder).unlink()
-        except OSError:  # another process was first, or it cannot be removed: then it is not ours
-            return timing
-    return found
+    """The timing mode of the run that begins now: the process's, or `profile` where it is armed; disarms."""
+    if timing == "profile" or journal is None:
+        return timing
+    flag = paths.profile_flag(journal.folder)
+    if not flag.exists():
+        return timing
+    try:
+        flag.unlink()
+    except OSError:  # another process was first, or it cannot be removed: then it is not ours
+        return timing
+    return "profile"
 
 
 @guarded

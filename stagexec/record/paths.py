@@ -29,7 +29,7 @@ def ledger_folder(explicit: str | None = None) -> Path:
 
 
 def profile_flag(ledger: Path) -> Path:
-    """The file in the `ledger` folder that arms `profile` timing for the next run that is accepted."""
+    """The file in the `ledger` folder that arms `profile` timing for the next run that begins."""
     return ledger / "profile-next"
 
 

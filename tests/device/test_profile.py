@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -79,6 +80,35 @@ def test_arming_counts_once_and_can_be_taken_back(ledger: Path) -> None:
     arm(ledger, "--next")
     assert arm(ledger, "--cancel").output == "No run is armed for a profile.\n"
     assert work(ledger, "third")["timing"] == "baseline"
+
+
+def test_a_run_that_waits_already_when_it_is_armed_is_the_next(ledger: Path) -> None:
+    live.accept("waits", {})
+    arm(ledger, "--next")
+    live.accept("later", {})
+    for prompt_id, timing in (("waits", "profile"), ("later", "baseline")):
+        run = live.start(prompt_id)
+        assert run is not None
+        assert run.timing == timing
+        live.finish(run, {"host_status": "success"}, {})
+
+
+def test_accepting_a_prompt_looks_at_no_file(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    plain = paths.profile_flag
+
+    def flag(folder: Path) -> Path:
+        looks.append(threading.get_ident())
+        return plain(folder)
+
+    monkeypatch.setattr(paths, "profile_flag", flag)
+    server = threading.Thread(target=live.accept, args=("prompt", {}))
+    server.start()
+    server.join()
+    assert looks == []
+    run = live.start("prompt")
+    assert run is not None
+    assert looks == [threading.get_ident()]
 
 
 def test_contradicting_options_are_the_users_mistake(ledger: Path) -> None:
