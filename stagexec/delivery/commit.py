@@ -19,13 +19,12 @@ from typing import Any, BinaryIO
 import msgspec
 
 from stagexec.delivery import pending, remote
-from stagexec.delivery.errors import DeliveryFailed
+from stagexec.delivery.errors import DeliveryFailed, cause_of
 from stagexec.delivery.verify import DEFAULT_BUDGET_BYTES, Check, verify
 from stagexec.public import stage
 
 CHUNK = 1 << 20
 
-NO_ROOM = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG") if hasattr(errno, name)}
 NO_LINKS = {
     getattr(errno, name)
     for name in ("EPERM", "ENOTSUP", "EOPNOTSUPP", "ENOSYS", "EMLINK", "EXDEV", "EACCES", "EINVAL")
@@ -52,12 +51,21 @@ class Delivered(msgspec.Struct):
 class Timer:
     """Times the parts of one delivery, for its own record and for the ledger at once.
 
-    `check` is called between pieces of work and may raise, to cancel.
+    `check` is called between pieces of work and may raise, to cancel; `cancel` is what it raised.
     """
 
     def __init__(self, check: Callable[[], None] = lambda: None) -> None:
         self.parts_ns: dict[str, int] = {}
-        self.check = check
+        self.cancel: BaseException | None = None
+        self._check = check
+
+    def check(self) -> None:
+        """Raise if somebody has asked to stop."""
+        try:
+            self._check()
+        except BaseException as cancel:
+            self.cancel = cancel
+            raise
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -74,8 +82,8 @@ class Timer:
 
 def of_error(phase: str, error: OSError) -> DeliveryFailed:
     """What the operating system said, as our own problem."""
-    cause = "disk_full" if error.errno in NO_ROOM else "delivery_failed"
-    return DeliveryFailed(phase, f"delivery failed in phase {phase}: {error.strerror or error}", cause)
+    text = f"delivery failed in phase {phase}: {error.strerror or error}"
+    return DeliveryFailed(phase, text, cause_of(error))
 
 
 def deliver(

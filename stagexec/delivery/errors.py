@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+
+NO_ROOM = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG") if hasattr(errno, name)}
+
 
 class DeliveryProblem(Exception):
     """`phase` names the step that failed; `stagexec_cause` is one of stages.CAUSES for the ledger."""
@@ -27,3 +31,8 @@ class DeliveryFailed(DeliveryProblem):
 
     def __init__(self, phase: str, text: str, cause: str = "delivery_failed") -> None:
         super().__init__(phase, text, cause)
+
+
+def cause_of(error: BaseException) -> str:
+    """disk_full where a file system says so, else delivery_failed."""
+    return "disk_full" if isinstance(error, OSError) and error.errno in NO_ROOM else "delivery_failed"

@@ -52,12 +52,16 @@ def part_name(final: Path) -> Path:
 
 @contextlib.contextmanager
 def noted(path: Path, target: str | None) -> Iterator[None]:
-    """Meanwhile a note says that `path` is ours and temporary. A failure to note is no failure to deliver."""
+    """Meanwhile a note says that `path` is ours and temporary. A failure to note is no failure to deliver.
+
+    The note stays where the file could not be removed: the next start names it.
+    """
     note = _write(path, target)
     try:
         yield
     finally:
-        _strike(note)
+        if not os.path.lexists(path):
+            _strike(note)
 
 
 @guarded

@@ -322,3 +322,12 @@ encode.encode(frames, None, ffmpeg.Settings(), Path(sys.argv[1]) / "clip.mp4", S
     removed, kept = pending.clean(ledger)
     assert ([r.path for r in removed], kept) == ([one.path], [])
     assert left(tmp_path, ledger) == []
+
+
+def test_an_encode_does_without_a_wider_pipe_where_none_is_to_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encode, "PIPE_BYTES", 0xFFFFFFFF)
+    target = tmp_path / "x.mp4"
+    encode.encode(moving(), None, ffmpeg.Settings(codec="mpeg4"), target)
+    assert verify(target).state == "verified"
