@@ -58,24 +58,19 @@ class Steps(Coroutine[Any, Any, Any]):
 
     def send(self, value: Any) -> Any:
         """One step."""
-        run, visit, stage, part = self._at
-        before = run.ledger.visit
-        run.ledger.visit = visit
-        depth = run.enter(stage, part)
-        try:
-            return self._coro.send(value)
-        finally:
-            run.leave(depth)
-            run.ledger.visit = before
+        return self._step(self._coro.send, value)
 
     def throw(self, *error: Any) -> Any:
         """One step that begins with an exception."""
+        return self._step(self._coro.throw, *error)
+
+    def _step(self, go_on: Callable[..., Any], *given: Any) -> Any:
         run, visit, stage, part = self._at
         before = run.ledger.visit
         run.ledger.visit = visit
         depth = run.enter(stage, part)
         try:
-            return self._coro.throw(*error)
+            return go_on(*given)
         finally:
             run.leave(depth)
             run.ledger.visit = before

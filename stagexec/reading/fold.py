@@ -46,11 +46,7 @@ class Fold:
             events.Cached: _cached,
             events.GraphGrowth: _growth,
             events.Segments: _segments,
-            events.Visits: _visits,
-            events.Spans: _spans,
-            events.Device: _device,
-            events.DeviceSpans: _device_spans,
-            events.Memory: _memory,
+            **dict.fromkeys(OF_COLUMNS, _columns),
             events.Artifact: _artifact,
             events.RunExecuted: _executed,
             events.RunClosed: _closed,
@@ -160,39 +156,25 @@ def _segments(run: Run, event: events.Segments) -> None:
         run.opens = []
 
 
-def _visits(run: Run, event: events.Visits) -> None:
-    if even(event, VISIT_COLUMNS):
-        run.visit_events.append(event)
+OF_COLUMNS: dict[type[events.Event], tuple[str, tuple[str, ...], str]] = {
+    events.Visits: ("visits", VISIT_COLUMNS, "visit_events"),
+    events.Spans: ("spans", SPAN_COLUMNS, "span_events"),
+    events.Device: ("device", DEVICE_COLUMNS, "device"),
+    events.DeviceSpans: ("device_spans", DEVICE_SPAN_COLUMNS, "device_spans"),
+    events.Memory: ("memory", MEMORY_COLUMNS, "memory"),
+}
+"""Event -> its name, its columns, and where the run keeps it: in a list, or as the only one."""
+
+
+def _columns(run: Run, event: events.Event) -> None:
+    name, columns, place = OF_COLUMNS[type(event)]
+    kept = getattr(run, place)
+    if not even(event, columns):
+        run.notes.append(f"a {name} event with columns of different lengths was left out")
+    elif isinstance(kept, list):
+        kept.append(event)
     else:
-        run.notes.append("a visits event with columns of different lengths was left out")
-
-
-def _spans(run: Run, event: events.Spans) -> None:
-    if even(event, SPAN_COLUMNS):
-        run.span_events.append(event)
-    else:
-        run.notes.append("a spans event with columns of different lengths was left out")
-
-
-def _device(run: Run, event: events.Device) -> None:
-    if even(event, DEVICE_COLUMNS):
-        run.device = event
-    else:
-        run.notes.append("a device event with columns of different lengths was left out")
-
-
-def _device_spans(run: Run, event: events.DeviceSpans) -> None:
-    if even(event, DEVICE_SPAN_COLUMNS):
-        run.device_spans = event
-    else:
-        run.notes.append("a device_spans event with columns of different lengths was left out")
-
-
-def _memory(run: Run, event: events.Memory) -> None:
-    if even(event, MEMORY_COLUMNS):
-        run.memory = event
-    else:
-        run.notes.append("a memory event with columns of different lengths was left out")
+        setattr(run, place, event)
 
 
 def _artifact(run: Run, event: events.Artifact) -> None:

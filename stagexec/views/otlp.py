@@ -5,14 +5,13 @@ Needs opentelemetry-sdk and its HTTP exporter: pip install 'stagexec[otlp]'.
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from stagexec import __version__
 from stagexec.reading import derive, rows
 from stagexec.reading.runs import Run, Visit
+from stagexec.views.outbox import Outbox
 
 MOST_VISITS = 2000
 """A run of more visits sends its longest ones: a collector would drop the rest anyway."""
@@ -169,32 +168,21 @@ def _send_metrics(runs: Sequence[Run], url: str) -> None:
         provider.shutdown()
 
 
-class Background:
-    """Sends runs from a thread of its own; `put` never waits."""
+class Background(Outbox):
+    """Sends closed runs from a thread of its own; `put(run)` never waits."""
 
     def __init__(self, url: str, complain: Callable[[str], None]) -> None:
         _exporters()  # a missing library is told at the start
         self.url = url
-        self.dropped = 0
         self._complain = complain
         self._told = False
-        self._queue: queue.Queue[Run] = queue.Queue(WAITING)
-        threading.Thread(target=self._loop, name="stagexec-otlp", daemon=True).start()
+        super().__init__("stagexec-otlp", self._send_one, WAITING)
 
-    def put(self, run: Run) -> None:
-        """Hand over a closed run; dropped, and counted, when too many wait."""
+    def _send_one(self, run: Run) -> None:
         try:
-            self._queue.put_nowait(run)
-        except queue.Full:
-            self.dropped += 1
-
-    def _loop(self) -> None:
-        while True:
-            run = self._queue.get()
-            try:
-                send([run], self.url)
-                self._told = False
-            except Exception as error:  # noqa: BLE001 (the fence of this thread: told once, and tried again)
-                if not self._told:
-                    self._complain(f"traces cannot be sent: {error}")
-                self._told = True
+            send([run], self.url)
+            self._told = False
+        except Exception as error:  # noqa: BLE001 (the fence of this thread: told once, and tried again)
+            if not self._told:
+                self._complain(f"traces cannot be sent: {error}")
+            self._told = True
