@@ -124,7 +124,7 @@ class Encoder:
             self._over.set()
             self._end(process, threads)
         self.host.raise_if_cancelled()
-        if process.returncode != 0 or not fed:
+        if process.returncode != 0:  # a filter may want no more frames: then it ends well, and early
             raise self._failure(process.returncode, fed)
         self.done = self.total
         self._report()

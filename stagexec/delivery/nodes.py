@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from stagexec.delivery import commit, encode, remote
+from stagexec.delivery import commit, encode, filters, remote
 from stagexec.delivery.artifacts import is_within
 from stagexec.delivery.errors import DeliveryFailed
 from stagexec.delivery.ffmpeg import Settings
@@ -37,6 +37,7 @@ class NodeHost(encode.Host, Protocol):
 
 def encode_video(host: NodeHost, images: Any, audio: Any, settings: Settings) -> str:
     """Encode into the host's temporary folder; the path of the closed file."""
+    filters.check(settings.filters)
     name = f"encode_{uuid.uuid4().hex[:12]}.{settings.container}"
     target = Path(host.folder("temp")) / "stagexec" / name
     path: str = encode.encode(images, audio, settings, target, host)["path"]
