@@ -17,6 +17,8 @@ from stagexec.bench.stats import summarize
 from stagexec.host.tables import SeamRow
 from stagexec.host.wrap import wrap
 from stagexec.record import live
+from stagexec.record.devices.events import EventClock
+from stagexec.record.instruments import Instruments
 from stagexec.record.run import Run
 
 BATCH = 1_000
@@ -26,7 +28,7 @@ STAGES_PER_RUN = 60
 VISITS_PER_RUN = 12
 
 
-def per_call_us(work: Callable[[], Any]) -> list[float]:
+def per_call_us(work: Callable[[], Any], batches: int = BATCHES) -> list[float]:
     """Microseconds of one call of `work`, once a batch; the loop round it is taken off."""
     empty = itertools.repeat(None, BATCH)
     start = time.perf_counter_ns()
@@ -34,7 +36,7 @@ def per_call_us(work: Callable[[], Any]) -> list[float]:
         pass
     loop_ns = time.perf_counter_ns() - start
     found = []
-    for _ in range(BATCHES):
+    for _ in range(batches):
         start = time.perf_counter_ns()
         for _ in itertools.repeat(None, BATCH):
             work()
@@ -48,6 +50,53 @@ def started_run() -> Run:
     run.thread = threading.get_ident()
     run.ledger.switch("executor_overhead")
     return run
+
+
+class FreeBackend:
+    """A device behind which there is nothing: what is left is our own cost."""
+
+    kind = "cuda"
+
+    class Event:
+        """Records nothing, and is complete."""
+
+        def record(self, stream: Any) -> None:
+            """Nothing."""
+
+    def current(self) -> tuple[Any, int, int]:
+        """The only stream."""
+        return None, 0, 0
+
+    def capturing(self) -> bool:
+        """Never."""
+        return False
+
+    def new_event(self) -> Any:
+        """One more."""
+        return self.Event()
+
+    def record(self, event: Any, stream: Any) -> None:
+        """As the real ones: a call through."""
+        event.record(stream)
+
+
+def stage_with_events() -> Callable[[], None]:
+    """One stage entered and left in a run whose device events cost nothing themselves."""
+    run = started_run()
+    run.timing = "events"
+    made = Instruments(run, EventClock(FreeBackend()), None)  # type: ignore[arg-type]
+    made.attach()
+    recording = made.recording
+    assert recording is not None
+
+    def once() -> None:
+        run.leave(run.enter("sampling", "step", "seam"))
+        run.ledger.pending.clear()
+        made.clock.release(recording.points)
+        recording.points.clear()
+        recording.starts.clear()
+
+    return once
 
 
 def nothing() -> None:

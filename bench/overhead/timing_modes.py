@@ -11,65 +11,20 @@ import argparse
 import dataclasses
 import tempfile
 import time
-from typing import Any
 
 import workflow
-from stage_cost import per_call_us, show, started_run
+from stage_cost import per_call_us, show, stage_with_events
 
 from stagexec.bench import lab
 from stagexec.bench.stats import paired_ratio
-from stagexec.record.devices.events import EventClock
-from stagexec.record.instruments import Instruments
 
 MODES = ("baseline", "events")
 
 
-class FreeBackend:
-    """A device behind which there is nothing: what is left is our own cost."""
-
-    kind = "cuda"
-
-    class Event:
-        """Records nothing, and is complete."""
-
-        def record(self, stream: Any) -> None:
-            """Nothing."""
-
-    def current(self) -> tuple[Any, int, int]:
-        """The only stream."""
-        return None, 0, 0
-
-    def capturing(self) -> bool:
-        """Never."""
-        return False
-
-    def new_event(self) -> Any:
-        """One more."""
-        return self.Event()
-
-    def record(self, event: Any, stream: Any) -> None:
-        """As the real ones: a call through."""
-        event.record(stream)
-
-
 def stage() -> None:
     """Print what one stage costs with an event at each of its ends."""
-    run = started_run()
-    run.timing = "events"
-    made = Instruments(run, EventClock(FreeBackend()), None)  # type: ignore[arg-type]
-    made.attach()
-    assert made.recording is not None
-    recording = made.recording
-
-    def once() -> None:
-        run.leave(run.enter("sampling", "step", "seam"))
-        run.ledger.pending.clear()
-        made.clock.release(recording.points)
-        recording.points.clear()
-        recording.starts.clear()
-
     print("One stage with device events, µs (P50, P90, min):")
-    show("enter + leave, device free of charge", per_call_us(once))
+    show("enter + leave, device free of charge", per_call_us(stage_with_events()))
 
 
 def compare(pairs: int, comfyui: str | None) -> None:
