@@ -53,6 +53,7 @@ def package_parent() -> str:
 def look(tree: Path, patches: list[str]) -> dict[str, Any]:
     """Import the host's modules in this process, with our hooks on, and say what came of it."""
     from stagexec.host import leftovers
+    from stagexec.host.api import version
     from stagexec.host.hooks import Hooks, user_folder
     from stagexec.host.tables import load
     from stagexec.record import paths
@@ -69,7 +70,6 @@ def look(tree: Path, patches: list[str]) -> dict[str, Any]:
 
     import_the_rest()
     api = hooks.api
-    assert api is not None
     seams = hooks.seams.verify()
     problems = [
         f"seam {s['seam']} at {s['target']}: {s['state']}: {s['reason']}"
@@ -78,10 +78,12 @@ def look(tree: Path, patches: list[str]) -> dict[str, Any]:
     ]
     paths.host_folder = user_folder()
     problems += leftovers.problems(paths.ledger_folder())
+    if api is None:
+        problems.insert(0, f"{hooks.reason}; no run would be recorded")
     return {
-        "host": {"path": str(tree), "version": api.version(), "fingerprint": api.fingerprint},
-        "facts": api.facts,
-        "executor": {"used": api.executor_used, "reason": hooks.reason},
+        "host": {"path": str(tree), "version": version(), "fingerprint": api.fingerprint if api else None},
+        "facts": api.facts if api else {},
+        "executor": {"used": api.executor_used if api else "host", "reason": hooks.reason},
         "seams": seams,
         "problems": problems,
     }

@@ -52,27 +52,33 @@ LOOP_SOURCES = (
 
 
 def facts_of(execution: ModuleType) -> dict[str, Any]:
-    """The named facts of a host whose `execution` module has been imported."""
+    """The named facts of a host whose `execution` module has been imported.
+
+    A name that this host does not have makes the facts about it false: it cannot be one that we know.
+    """
     names = set(vars(execution))
-    executor = execution.PromptExecutor
+    executor = getattr(execution, "PromptExecutor", None)
+    queue = getattr(execution, "PromptQueue", None)
+    scheduler = _named(execution, "ExecutionList.__init__")
     management = execution.comfy.model_management
+    interrupt = getattr(management, "InterruptProcessingException", Exception)
     loop = source_of(execution, "PromptExecutor.execute_async")
     visit = source_of(execution, "execute")
     memory = getattr(execution.comfy, "memory_management", None)
     return {
         "async_loop": hasattr(executor, "execute_async"),
-        "async_validation": inspect.iscoroutinefunction(unwrapped(execution.validate_prompt)),
-        "visit_arguments": len(inspect.signature(unwrapped(execution.execute)).parameters),
+        "async_validation": inspect.iscoroutinefunction(_named(execution, "validate_prompt")),
+        "visit_arguments": len(parameters(_named(execution, "execute"))),
         "progress_registry": "get_progress_state" in names,
         "preview_override": "set_preview_method" in names,
         "cache_entry": "CacheEntry" in names,
-        "async_caches": inspect.iscoroutinefunction(getattr(execution.HierarchicalCache, "get", None)),
+        "async_caches": inspect.iscoroutinefunction(_named(execution, "HierarchicalCache.get")),
         "cache_providers": hasattr(executor, "_notify_prompt_lifecycle"),
         "send_cached_ui": "_send_cached_ui" in names,
         "intermediate_outputs": "_is_intermediate_output" in names,
         "asset_enrichment": "enrich_output_with_assets" in names,
         "prompt_model_tracker": "prompt_model_tracker" in loop,
-        "output_link_callback": "output_link_callback" in parameters(execution.ExecutionList.__init__),
+        "output_link_callback": "output_link_callback" in parameters(scheduler),
         "dynamic_vram": "aimdo_enabled" in visit and hasattr(memory, "aimdo_enabled"),
         "prefetch_queues": "cleanup_prefetch_queues" in visit,
         "ram_poll": ".poll(" in loop,
@@ -80,15 +86,23 @@ def facts_of(execution: ModuleType) -> dict[str, Any]:
         "ram_extra_release": "extra_ram_release" in loop,
         "ram_inactive": "ram_inactive" in loop,
         "ram_eviction_log": "active_evictions" in loop,
-        "interrupt_is_base_exception": not issubclass(management.InterruptProcessingException, Exception),
-        "interrupt_if_running": hasattr(execution.PromptQueue, "interrupt_if_running"),
-        "sensitive_queue_item": "process_item" in parameters(execution.PromptQueue.task_done),
+        "interrupt_is_base_exception": not issubclass(interrupt, Exception),
+        "interrupt_if_running": hasattr(queue, "interrupt_if_running"),
+        "sensitive_queue_item": "process_item" in parameters(getattr(queue, "task_done", None)),
     }
 
 
 def parameters(function: Any) -> set[str]:
-    """Names of a function's parameters."""
-    return set(inspect.signature(unwrapped(function)).parameters)
+    """Names of a function's parameters; none where there is no such function."""
+    return set() if function is None else set(inspect.signature(unwrapped(function)).parameters)
+
+
+def _named(module: ModuleType, qualname: str) -> Any:
+    """The host's own function or class of that name, under all wrappers; None where it has none."""
+    found: Any = module
+    for name in qualname.split("."):
+        found = getattr(found, name, None)
+    return unwrapped(found)
 
 
 def unwrapped(function: Any) -> Any:
@@ -98,13 +112,11 @@ def unwrapped(function: Any) -> Any:
 
 def source_of(module: ModuleType, qualname: str) -> str:
     """Source text of a function of the host; empty when there is none."""
-    found: Any = module
-    for name in qualname.split("."):
-        found = getattr(found, name, None)
+    found = _named(module, qualname)
     if found is None:
         return ""
     try:
-        return inspect.getsource(unwrapped(found))
+        return inspect.getsource(found)
     except (OSError, TypeError):
         return ""
 

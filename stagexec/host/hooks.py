@@ -24,7 +24,7 @@ from stagexec.executor.validation import make_validate_inputs
 from stagexec.executor.visit import make_execute
 from stagexec.host import api as host_api
 from stagexec.host import attention, conformance, devices, leftovers, node_pack, restart, routes, visits
-from stagexec.host.seams import Factory, Seams, on_instance
+from stagexec.host.seams import Factory, SeamRefused, Seams, on_instance
 from stagexec.host.tables import Tables
 from stagexec.host.wrap import executing_visit
 from stagexec.record import clock, live, paths, pauses
@@ -53,7 +53,7 @@ class Hooks:
             "execution:PromptQueue": self._queue_class,
             "execution:execute": self._execute,
             "execution:get_output_data": self._watched_calls,
-            **routes.places(),
+            routes.TARGET: self._add_routes,
             "execution:validate_prompt": self._validate,
             **attention.places(),
             **devices.offload_places(timing),
@@ -76,9 +76,18 @@ class Hooks:
         wrapt.register_post_import_hook(node_pack.register, "server")
 
     def _known(self, execution: ModuleType) -> host_api.HostApi:
-        """The host, once its `execution` module is there; decides which loop runs its prompts."""
+        """The host, once its `execution` module is there; decides which loop runs its prompts.
+
+        What it raises on a host that cannot be read makes a refusal of every seam that asks.
+        """
         if self.api is None:
-            self.api = host_api.HostApi(execution, self.tables)
+            try:
+                self.api = host_api.HostApi(execution, self.tables)
+            except Exception as error:
+                if not self.reason:
+                    self.reason = f"this ComfyUI cannot be read: {type(error).__name__}: {error}"
+                    log.warning("stagexec: %s. It runs as it is, and no run is recorded.", self.reason)
+                raise
             self.api.timing = self.timing
             self.api.executor_used, self.reason = conformance.choose(self.api, self.asked)
             if self.journal:
@@ -165,12 +174,29 @@ class Hooks:
         self._known(module)
         return timed_validation(original)
 
+    def _add_routes(self, module: ModuleType, original: Any) -> Any:
+        with_ours = routes.add_routes(module, original)
+
+        @functools.wraps(original)
+        def add_routes(server: Any, *args: Any, **kwargs: Any) -> Any:
+            self._install_late()  # all nodes are loaded, and here a refusal can still end the start
+            return with_ours(server, *args, **kwargs)
+
+        return add_routes
+
+    @guarded
+    def _install_late(self) -> None:
+        self.seams.install_late()
+
     _filed: Any = None
 
     @guarded
     def file_states(self) -> None:
-        """File the seams' states in the journal when they have changed."""
-        self.seams.install_late()
+        """File the seams' states in the journal when they have changed. On the worker's thread."""
+        try:
+            self.seams.install_late()
+        except SeamRefused as refusal:  # past the start: it would end nothing but the worker, without a word
+            log.error("%s. It came after the start, which --stagexec-strict no longer ends.", refusal)
         states = [queue_state(one) for one in self.seams.verify()]
         if states != self._filed:
             self._filed = [dict(one) for one in states]

@@ -78,8 +78,3 @@ def tell_clients(server: Any, closed: Any) -> None:
     from stagexec.web.feed import brief
 
     server.send_sync("stagexec.run", {**brief(closed), "prompt_id": closed.row["prompt_id"]})
-
-
-def places() -> dict[str, Any]:
-    """What takes the place of what on the host's server."""
-    return {TARGET: add_routes}

@@ -129,6 +129,18 @@ def test_a_port_in_use_is_one_clear_line_and_exit_code_1(witness: Witness, serve
     assert "Traceback" not in second.log()
 
 
+def test_strict_ends_the_start_also_for_a_seam_in_a_node_pack(server: Servers, tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text(
+        '[[seam]]\nid = "in_a_pack"\ntarget = "nodes_pack/flow.py:StxBlock"\nkind = "stage"\n'
+        'stage = "sampling"\nwhy = "a class cannot be wrapped"\nhosts = "the test"\n',
+        encoding="utf-8",
+    )
+    refusing = server("--stagexec-strict", "--stagexec-patches", str(own), ready=False)
+    assert refusing.wait_end(60) == 1
+    assert "the seam in_a_pack at nodes_pack/flow.py:StxBlock was refused: a class" in refusing.log()
+
+
 def test_our_arguments_may_stand_among_the_hosts(server: Servers, tmp_path: Path) -> None:
     own = tmp_path / "own"
     running = server("--stagexec-record-text", "--cache-lru", "3", "--stagexec-ledger", str(own), ledger=None)
