@@ -6,6 +6,7 @@ import argparse
 import errno
 import os
 import platform
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -113,7 +114,7 @@ def main(argv: list[str] | None = None) -> int:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "host_path": str(tree),
-        "argv": theirs,
+        "argv": [without_password(word) for word in theirs],
         "timing": mine.stagexec_timing,
         "executor_asked": mine.stagexec_executor,
     }
@@ -141,6 +142,11 @@ def own_words(all_words: list[str], theirs: list[str]) -> list[str]:
         else:
             words.append(word)
     return words
+
+
+def without_password(word: str) -> str:
+    """An argument as the ledger may keep it: user and password taken out of an address, as of a database."""
+    return re.sub(r"(?<=://)\S*@", "***@", word)
 
 
 def run_host(tree: Path, main_file: Path, theirs: list[str]) -> int:

@@ -49,7 +49,8 @@ def counting(module: ModuleType, original: Any) -> Any:
             run = live.here()
             if run is not None:
                 options = kwargs.get("transformer_options")
-                key = overridden if options and "optimized_attention_override" in options else name
+                known = isinstance(options, dict) and "optimized_attention_override" in options
+                key = overridden if known else name
                 run.attention[key] = run.attention.get(key, 0) + 1
         return original(*args, **kwargs)
 

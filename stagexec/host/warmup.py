@@ -52,13 +52,17 @@ def start(prompt: dict[str, Any], address: Any = None) -> threading.Thread:
 
 
 def host_address() -> tuple[str, str, int] | None:
-    """Where the host listens, by its arguments; None while they are not parsed."""
+    """Where this process's own server listens; None while it does not.
+
+    Its arguments alone would not do: another ComfyUI may answer at that port, and ours is about to fail.
+    """
+    server = getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)
+    listen, port = getattr(server, "address", None), getattr(server, "port", None)
     args = getattr(sys.modules.get("comfy.cli_args"), "args", None)
-    if args is None:
+    if listen is None or port is None:
         return None
-    listen = str(args.listen).split(",")[0].strip()
     scheme = "https" if getattr(args, "tls_keyfile", None) else "http"
-    return scheme, ANYWHERE.get(listen, listen), int(args.port)
+    return scheme, ANYWHERE.get(str(listen), str(listen)), int(port)
 
 
 def _run(prompt: dict[str, Any], address: Any) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.server
 import json
+import sys
 import threading
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,6 +72,19 @@ def test_nothing_is_sent_before_the_host_knows_its_address(monkeypatch: pytest.M
     thread = warmup.start(PROMPT, lambda: None)
     thread.join(10)
     assert not thread.is_alive()
+
+
+def test_the_address_is_known_when_our_own_server_listens_and_not_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    args = types.SimpleNamespace(listen="127.0.0.1", port=8188, tls_keyfile=None)
+    server = types.SimpleNamespace()
+    prompt_server = types.SimpleNamespace(instance=server)
+    monkeypatch.setitem(sys.modules, "comfy.cli_args", types.SimpleNamespace(args=args))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "server", types.SimpleNamespace(PromptServer=prompt_server))  # type: ignore[arg-type]
+    assert warmup.host_address() is None  # another ComfyUI may listen there meanwhile
+    server.address, server.port = "0.0.0.0", 8189
+    assert warmup.host_address() == ("http", "127.0.0.1", 8189)
 
 
 @pytest.mark.parametrize("text", ["", "no json", "[]", "{}", '{"nodes": []}', '{"1": {"inputs": {}}}'])
