@@ -41,6 +41,11 @@ def size(count: int | None) -> str:
     return f"{amount:.1f} GB"
 
 
+def many(count: int, what: str) -> str:
+    """`1 pair`, `7 pairs`."""
+    return f"1 {what}" if count == 1 else f"{count} {what}s"
+
+
 def nodes(count: int) -> str:
     """`1 node`, `7 nodes`."""
-    return "1 node" if count == 1 else f"{count} nodes"
+    return many(count, "node")

@@ -16,6 +16,13 @@ COLOURS = (
 )  # fmt: skip
 """One a stage, in the order of the stages."""
 
+VERDICT_COLOURS = {"faster": "#27ae60", "slower": "#c0392b"}
+OTHER_COLOUR = "#7f8c8d"
+TICKS = (
+    1, 0.5, 2, 0.2, 5, 0.1, 10, 0.05, 20, 0.01, 100, 0.8, 1.25, 0.7, 1.5, 0.3, 3, 0.9, 1.1, 0.95, 1.05,
+)  # fmt: skip
+"""Ratios that may stand on the axis, the first ones first."""
+
 WIDTH, ROW, LABEL = 900, 26, 260
 
 
@@ -61,7 +68,7 @@ def _forest_svg(found: list[Comparison]) -> str:
     for number, one in enumerate(found):
         y = ROW * number + ROW / 2
         centre, low, high = (middle + math.log(x) / reach * half for x in _bounds(one))
-        colour = {"faster": "#27ae60", "slower": "#c0392b"}.get(one.verdict, "#666")
+        colour = VERDICT_COLOURS.get(one.verdict, OTHER_COLOUR)
         ratio, lower, upper = _bounds(one)
         title = f"{one.verdict}: {ratio:.3f} ({lower:.3f} to {upper:.3f})"
         parts.append(f'<text x="0" y="{y + 4}">{escape(_label(one))}</text><g><title>{escape(title)}</title>')
@@ -123,13 +130,29 @@ def _forest_plotly(found: list[Comparison]) -> str:
                 "array": [b[2] - b[0] for b in bounds],
                 "arrayminus": [b[0] - b[1] for b in bounds],
             },
+            marker={"color": [VERDICT_COLOURS.get(c.verdict, OTHER_COLOUR) for c in found], "size": 10},
             text=[c.verdict for c in found],
         )
     )
-    figure.add_vline(x=1, line_dash="dot")
-    figure.update_xaxes(type="log", title="arm ÷ reference, total time")
+    figure.add_vline(x=1, line_dash="dot", line_color=OTHER_COLOUR)
+    ends = [1.0, *(end for b in bounds for end in b if end > 0)]
+    shown = ticks(min(ends), max(ends))
+    figure.update_xaxes(
+        type="log", title="arm ÷ reference, total time (left of 1 is faster)", tickvals=shown,
+        ticktext=[f"{tick:g}" for tick in shown],
+    )  # fmt: skip
     figure.update_yaxes(autorange="reversed")
     return _plotly(figure, 90 + 32 * len(found))
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Ratios to write on a logarithmic axis from `low` to `high`, far enough apart to be read."""
+    least = max(math.log(high / low), 0.05) / 12
+    found: list[float] = []
+    for tick in TICKS:
+        if low * 0.95 <= tick <= high * 1.05 and all(abs(math.log(tick / one)) >= least for one in found):
+            found.append(tick)
+    return sorted(found)
 
 
 def _stacks_plotly(cells: list[Cell], colours: dict[str, str]) -> str:
@@ -140,7 +163,7 @@ def _stacks_plotly(cells: list[Cell], colours: dict[str, str]) -> str:
     for stage, colour in colours.items():
         values = [cell.stages[stage].p50 / 1e6 if stage in cell.stages else 0.0 for cell in cells]
         figure.add_bar(y=labels, x=values, name=stage, orientation="h", marker_color=colour)
-    figure.update_layout(barmode="stack")
+    figure.update_layout(barmode="stack", legend={"traceorder": "normal"})
     figure.update_xaxes(title="milliseconds, median of each stage")
     figure.update_yaxes(autorange="reversed")
     return _plotly(figure, 140 + 32 * len(cells))
@@ -148,8 +171,17 @@ def _stacks_plotly(cells: list[Cell], colours: dict[str, str]) -> str:
 
 def _plotly(figure: object, height: int) -> str:
     """A figure without its library: the page carries that once."""
-    figure.update_layout(height=height, margin={"l": 10, "r": 10, "t": 20, "b": 40})  # type: ignore[attr-defined]
-    drawn: str = figure.to_html(full_html=False, include_plotlyjs=False)  # type: ignore[attr-defined]
+    look = {
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"color": OTHER_COLOUR},
+    }
+    grid = {"gridcolor": "rgba(128,128,128,.3)", "zeroline": False}  # on light pages and on dark ones
+    figure.update_xaxes(**grid)  # type: ignore[attr-defined]
+    figure.update_yaxes(**grid)  # type: ignore[attr-defined]
+    figure.update_layout(height=height, margin={"l": 10, "r": 10, "t": 20, "b": 40}, **look)  # type: ignore[attr-defined]
+    bare = {"displayModeBar": False}  # it would cover the legend
+    drawn: str = figure.to_html(full_html=False, include_plotlyjs=False, config=bare)  # type: ignore[attr-defined]
     return drawn
 
 

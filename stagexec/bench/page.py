@@ -50,7 +50,8 @@ def _body(tables: Tables, found: dict[str, Any]) -> Iterator[str]:
         lines = answer.get("lines", answer.get("answers"))
         if lines:
             yield f"<h2>{escape(answer['question'])}</h2>{_list(lines)}"
-    yield f"<h2>Arm against reference</h2>{charts.forest(tables.comparisons)}"
+    if tables.comparisons:
+        yield f"<h2>Arm against reference</h2>{charts.forest(tables.comparisons)}"
     colours = dict(zip(STAGES, charts.COLOURS, strict=True))
     for cell in tables.cells:  # a stage that this version does not know has a colour too
         colours |= {stage: "#000" for stage in cell.stages if stage not in colours}
@@ -59,9 +60,8 @@ def _body(tables: Tables, found: dict[str, Any]) -> Iterator[str]:
     for unit in tables.plan.unit:
         yield f"<h2>{escape(unit.name)}: {escape(unit.about or unit.state)}</h2>"
         cells = [c for c in tables.cells if c.unit == unit.name]
-        yield _table(report.CELL_HEADS, [report.cell_row(c) for c in cells])
-        rows = [report.comparison_row(c) for c in tables.comparisons if c.unit == unit.name]
-        yield _table(report.COMPARISON_HEADS, rows) if rows else ""
+        yield _table(report.CELL_HEADS, report.cell_rows(tables, unit.name))
+        yield _table(report.COMPARISON_HEADS, report.comparison_rows(tables, unit.name))
         if not unit.ranked:
             yield "<p>This unit is not a comparison of speed: its verdicts rank nothing.</p>"
         stages = _table(report.STAGE_HEADS, report.stage_rows(cells))
@@ -105,15 +105,15 @@ def _pictures(tables: Tables, unit: str) -> Iterator[str]:
     shown = []
     for arm in names:
         runs = tables.runs(unit, position, arm)
+        judged = found[arm].quality if arm in found else None
+        if judged is not None and runs:
+            shown.append(f"<p>{escape(arm)}: {escape(judged.why)} ({escape(judged.criterion)})</p>")
         for pair in sorted(runs)[:MOST_SEEDS]:
             for file in runs[pair]["files"][:1]:
                 picture = thumbnail(tables.results.folder / file)
                 if picture:
                     caption = f"{arm}, pair {pair + 1}"
                     shown.append(f'<figure><img alt="" src="{picture}"><br>{escape(caption)}</figure>')
-        judged = found[arm].quality if arm in found else None
-        if judged is not None and runs:
-            shown.append(f"<p>{escape(arm)}: {escape(judged.why)} ({escape(judged.criterion)})</p>")
     if shown:
         yield f"<details open><summary>Delivered pictures</summary>{''.join(shown)}</details>"
 
@@ -131,6 +131,9 @@ def thumbnail(path: Path) -> str | None:
     except (OSError, ValueError, Unreadable, StopIteration):
         return None
     image.thumbnail((THUMB, THUMB))
+    times = THUMB // max(image.size)
+    if times > 1:  # a picture of a few pixels is shown as what it is: large squares
+        image = image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
     return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"

@@ -176,5 +176,6 @@ def judge(found: Sequence[Likeness], rules: Quality) -> Judgement:
     if ssims and min(ssims) < rules.ssim_min - 1e-9:
         return Judgement(False, f"SSIM falls to {min(ssims):.4f}, {rules.ssim_min:g} is asked for", *figures)
     if len(usable) == figures[1]:
-        return Judgement(True, f"identical in all {len(usable)} pairs", *figures)
+        pairs = "the one pair" if len(usable) == 1 else f"all {len(usable)} pairs"
+        return Judgement(True, f"identical in {pairs}", *figures)
     return Judgement(True, "within the limits", *figures)

@@ -7,11 +7,13 @@ from typing import Any
 
 import msgspec
 
-from stagexec.answers.words import human
+from stagexec.answers.words import human, many
 from stagexec.bench import speech
 from stagexec.bench.effects import effects
-from stagexec.bench.tables import Cell, Comparison, Tables, load
+from stagexec.bench.plan import Unit
+from stagexec.bench.tables import VERDICTS, Cell, Comparison, Tables, load
 from stagexec.bench.units import STATES
+from stagexec.reading import conditions
 
 JSON, MARKDOWN, PAGE = "report.json", "report.md", "report.html"
 
@@ -39,6 +41,10 @@ def build(tables: Tables) -> dict[str, Any]:
         "timing": tables.plan.timing,
         "seed": tables.plan.seed,
         "machine": results.header.get("machine"),
+        "environment": environment(tables),
+        "made": results.header.get("made"),
+        "stagexec": results.header.get("stagexec"),
+        "workflow": results.header.get("workflow_file"),
         "host": results.header.get("host"),
         "state": state(tables),
         "units": [_unit(tables, unit) for unit in tables.plan.unit],
@@ -52,6 +58,21 @@ def build(tables: Tables) -> dict[str, Any]:
         "proofs": proofs(tables),
         "warnings": warnings(tables),
         "runs": len(results.runs),
+    }
+
+
+ENVIRONMENT = ("host_version", "torch", "python", "os", "cpu", "gpu_model", "driver", "cuda")
+"""Fields of the condition that say where it ran."""
+
+
+def environment(tables: Tables) -> dict[str, Any]:
+    """Those of ENVIRONMENT that all cells have in common."""
+    ids = {cell.condition_id for cell in tables.cells if cell.condition_id}
+    known = [m.fields for m in (conditions.manifest(tables.results.ledger, one) for one in ids) if m]
+    return {
+        name: known[0].get(name)
+        for name in ENVIRONMENT
+        if known and all(fields.get(name) == known[0].get(name) for fields in known)
     }
 
 
@@ -91,12 +112,7 @@ def warnings(tables: Tables) -> list[str]:
     """What a reader must know before trusting the figures."""
     found = [f"{speech.where(c)}, {c.arm}: {text}" for c in tables.cells for text in c.warnings]
     for unit in tables.plan.unit:
-        order = _unit(tables, unit)["rounds"]
-        if len(tables.plan.arm) > 1 and any(not block["interleaved"] for block in order):
-            found.append(
-                f"{unit.name}: the plan allows {tables.plan.servers} server at a time, so arms took turns in "
-                f"rounds of up to {tables.plan.chunk} pairs; set `servers` to interleave inside each pair"
-            )
+        found += _order(tables, unit)
     found += _ends(tables)
     found += _page_cache(tables)
     for note in tables.results.notes:
@@ -107,6 +123,32 @@ def warnings(tables: Tables) -> list[str]:
     if (how := state(tables)) != "finished":
         found.append(f"the bench is {how}: `--resume` goes on with it")
     return list(dict.fromkeys(found))
+
+
+def _order(tables: Tables, unit: Unit) -> list[str]:
+    """How near in time the runs of a pair were, and whether one process stands for an arm."""
+    arms = {one.arm for one in tables.comparisons if one.unit == unit.name and one.total is not None}
+    if not arms:
+        return []
+    found = []
+    if any(not block["interleaved"] for block in _unit(tables, unit)["rounds"]):
+        found.append(
+            f"{unit.name}: the plan allows {many(tables.plan.servers, 'server')} at a time, so arms took "
+            f"turns in rounds of {many(min(tables.plan.chunk, unit.pairs), 'pair')}; "
+            f"`--servers {len(arms) + 1}` interleaves inside each pair"
+        )
+    sessions = {
+        name: {run["session"] for pairs in tables.measures.items() if pairs[0][:2] == (unit.name, name)
+               for run in pairs[1]}
+        for name in [tables.plan.reference_arm, *arms]
+    }  # fmt: skip
+    apart = len(set.union(*sessions.values())) > 1  # else the arms shared one server, and are alike in that
+    if apart and not STATES[unit.state].launch_each and any(len(one) == 1 for one in sessions.values()):
+        found.append(
+            f"{unit.name}: an arm's runs come from one process, so what two launches of one arm differ in is "
+            "not in the intervals"
+        )
+    return found
 
 
 def _ends(tables: Tables) -> list[str]:
@@ -147,10 +189,8 @@ def markdown(tables: Tables, found: dict[str, Any]) -> str:
         lines += [f"## {question['question']}", "", *(f"* {line}" for line in question["answers"]), ""]
     for unit in tables.plan.unit:
         lines += [f"## {unit.name}: {unit.about or unit.state}", ""]
-        lines += _table(CELL_HEADS, [cell_row(c) for c in tables.cells if c.unit == unit.name])
-        rows = [comparison_row(c) for c in tables.comparisons if c.unit == unit.name]
-        if rows:
-            lines += _table(COMPARISON_HEADS, rows)
+        lines += _table(CELL_HEADS, cell_rows(tables, unit.name))
+        lines += _table(COMPARISON_HEADS, comparison_rows(tables, unit.name))
         if not unit.ranked:
             lines += ["This unit is not a comparison of speed: its verdicts rank nothing.", ""]
         lines += _table(STAGE_HEADS, stage_rows([c for c in tables.cells if c.unit == unit.name]))
@@ -168,11 +208,20 @@ def markdown(tables: Tables, found: dict[str, Any]) -> str:
 
 def facts(found: dict[str, Any]) -> str:
     """What was held fixed, in a sentence or two."""
-    machine = found["machine"] or {}
-    told = ", ".join(f"{name} {value}" for name, value in machine.items())
+    machine, place = found["machine"] or {}, found["environment"]
+    told = [machine.get("name"), place.get("os") or machine.get("system")]
+    told += [place.get("cpu") or (f"{many(machine['cores'], 'core')}" if machine.get("cores") else None)]
+    told += [place.get("gpu_model") or machine.get("gpu") or "no GPU"]
+    names = (("host_version", "ComfyUI"), ("torch", "PyTorch"), ("python", "Python"), ("cuda", "CUDA"))
+    software = [f"{name} {place[key]}" for key, name in names if place.get(key)]
+    made = f" Made {found['made'][:10]} with stagexec {found['stagexec']}." if found["made"] else ""
+    flow = f" Workflow: {found['workflow']}." if found["workflow"] else ""
     return (
-        f"Reference arm: {found['reference']}. Timing mode: {found['timing']}. Order drawn from seed "
-        f"{found['seed']}. {found['runs']} raw runs in runs.jsonl. Machine: {told or 'not recorded'}."
+        f"Reference arm: {found['reference']}.{flow} Timing mode: {found['timing']}. Order and seeds "
+        f"drawn from {found['seed']}. {many(found['runs'], 'raw run')} in runs.jsonl. "
+        f"Machine: {', '.join(filter(None, told)) if machine else 'not recorded'}."
+        + (f" {', '.join(software)}." if software else "")
+        + made
     )
 
 
@@ -193,7 +242,10 @@ def cell_row(cell: Cell) -> list[str]:
 
 def _summary(summary: Any) -> list[str]:
     names = ("p50", "p90", "min", "max", "mad")
-    return ["-"] * 5 if summary is None else [human(round(getattr(summary, name))) for name in names]
+    if summary is None:
+        return ["-"] * 5
+    told = [human(round(getattr(summary, name))) for name in names]
+    return told if summary.n > 1 else [told[0], "-", told[2], told[3], "-"]  # one run has no spread
 
 
 def comparison_row(found: Comparison) -> list[str]:
@@ -202,7 +254,24 @@ def comparison_row(found: Comparison) -> list[str]:
     interval = "-" if ratio is None or ratio.low is None else f"{ratio.low:.3f} – {ratio.high:.3f}"
     verdict = found.verdict if found.ranked else f"not ranked ({found.verdict})"
     shown = "-" if ratio is None else f"{ratio.ratio:.3f}"
-    return [found.arm, found.position or "-", verdict, shown, interval, str(found.pairs), found.reason]
+    why = found.reason.removeprefix(f"{found.arm}: ")
+    if why.startswith("ratio "):  # the figures have columns of their own
+        why = why.partition("; ")[2]
+    return [found.arm, found.position or "-", verdict, shown, interval, str(found.pairs), why]
+
+
+def cell_rows(tables: Tables, unit: str) -> list[list[str]]:
+    """The rows of a unit; an arm that could not run has one, not one for each position."""
+    cells = [cell for cell in tables.cells if cell.unit == unit]
+    first = cells[0].position if cells else ""
+    rows = [cell for cell in cells if cell.status in ("measured", "not pooled") or cell.position == first]
+    return [cell_row(cell) for cell in rows]
+
+
+def comparison_rows(tables: Tables, unit: str) -> list[list[str]]:
+    """The verdicts of a unit. An arm that could not run has none; its reason stands among the cells."""
+    mine = [one for one in tables.comparisons if one.unit == unit and one.verdict in VERDICTS]
+    return [comparison_row(one) for one in mine if one.total is not None or one.verdict != "not shown"]
 
 
 def stage_rows(cells: list[Cell]) -> list[list[str]]:
@@ -236,7 +305,10 @@ def proof_rows(found: dict[str, Any]) -> list[list[str]]:
             rows.append([*head, "yes", "nothing to prove", "the plan asks for no proof", "-"])
         for check in proof["checks"]:
             active = {True: "yes", False: "no", None: "no evidence"}[check["ok"]]
-            shown = "-" if check["found"] is None else str(check["found"])
+            value = check["found"]
+            shown = (
+                "-" if value is None else ", ".join(map(str, value)) if type(value) is list else str(value)
+            )
             rows.append([*head, active, check["what"], check["evidence"], shown])
     return rows
 

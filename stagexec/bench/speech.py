@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stagexec.answers.explain import SPOKEN
-from stagexec.answers.words import human, percent, size
+from stagexec.answers.words import human, many, percent, size
 from stagexec.bench.tables import Cell, Comparison, Tables
 
 QUESTIONS = (
@@ -14,6 +14,12 @@ QUESTIONS = (
     "Were executed nodes, cache hits and the end of delivery the same?",
     "Did quality, failure rate, memory or energy change?",
 )
+MEMORY_NAMES = {
+    "rss_bytes": "resident memory",
+    "allocated_bytes": "allocated device memory",
+    "reserved_bytes": "reserved device memory",
+    "dynamic_bytes": "dynamic VRAM",
+}
 SMALL = 0.02
 """Memory or energy that changed by less than this share is called the same."""
 
@@ -51,7 +57,7 @@ def dominant(cell: Cell) -> str | None:
     named = stage if spoken == stage else f"{spoken} ({stage})"
     return (
         f"{where(cell)}, {cell.arm}: {named} takes {percent(share)} of "
-        f"{human(round(cell.total.p50))} (P50 of {cell.n} runs)."
+        f"{human(round(cell.total.p50))} (P50 of {many(cell.n, 'run')})."
     )
 
 
@@ -62,7 +68,7 @@ def cut(found: Comparison) -> str:
     if found.total is None or amdahl is None:
         return f"{head}; no stage changed."
     if found.total.shown == "not shown":
-        return f"{head} ({found.reason}). {_shown_stages(found)}"
+        return f"{head} ({found.reason}).{_shown_stages(found)}"
     moved = found.moved_ns[amdahl.stage]
     how = "less" if moved < 0 else "more"
     text = f"{head} ({found.reason}). {amdahl.stage} took {human(round(abs(moved)))} {how}"
@@ -85,9 +91,9 @@ def _shown_stages(found: Comparison) -> str:
     shown = [
         f"{stage} {r.shown} (×{r.ratio:.2f})" for stage, r in found.stages.items() if r.shown != "not shown"
     ]
-    return (
-        f"By itself is shown: {', '.join(shown)}." if shown else "No single stage is shown to have changed."
-    )
+    if shown:
+        return f" By itself is shown: {', '.join(shown)}."
+    return " No single stage is shown to have changed." if found.total and found.total.low else ""
 
 
 def same(found: Comparison) -> str:
@@ -135,9 +141,9 @@ def _memory(ours: Cell, theirs: Cell) -> str:
     for name in sorted(set(ours.memory) & set(theirs.memory)):
         a, b = ours.memory[name], theirs.memory[name]
         if abs(a - b) > SMALL * max(a, b):
-            told.append(f"{name} {size(round(b))} → {size(round(a))}")
+            told.append(f"{MEMORY_NAMES.get(name, name)} {size(round(b))} → {size(round(a))}")
     if told:
-        return f"memory {', '.join(told)}"
+        return ", ".join(told)
     return "memory the same within 2%" if ours.memory and theirs.memory else "memory not known"
 
 
@@ -161,9 +167,9 @@ def may_i_use(tables: Tables, found: Comparison) -> str | None:
     numbers = []
     if judged.psnr_min is not None:
         numbers.append(f"worst PSNR {judged.psnr_min:.1f} dB")
-    if judged.ssim_min is not None:
+    if judged.ssim_min is not None and judged.psnr_min is not None:
         numbers.append(f"worst SSIM {judged.ssim_min:.4f}")
-    if judged.max_abs is not None:
+    if judged.max_abs:
         numbers.append(f"largest difference {judged.max_abs * 255:.1f} of 255")
     given = f" ({', '.join(numbers)})" if numbers else ""
     return f"{found.arm}, {where(found)}: {answer}, {judged.why}{given}; criterion: {judged.criterion}"

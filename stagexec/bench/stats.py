@@ -21,6 +21,8 @@ SIGN_FLIP_FROM = 8
 """From this many pairs on a sign-flip test can reach the 1% level."""
 BOOTSTRAP_FROM = 8
 LEVEL = 0.01
+FAMILY = 0.05
+"""Chance that a unit of many arms that are all alike shows a difference in any of them."""
 ONE_TIME = 0.8
 """From this share on, what the first run paid more than the second is a one-time cost."""
 
@@ -60,10 +62,17 @@ def summarize(values: Sequence[float]) -> Summary | None:
     return Summary(len(data), *(float(v) for v in (p50, p90, data.min(), data.max(), mad)))
 
 
-def paired_ratio(values: Sequence[float], reference: Sequence[float], seed: int = 0) -> Ratio | None:
+def level(comparisons: int) -> float:
+    """The level at which each of so many comparisons is tested: LEVEL, less where they are many."""
+    return min(LEVEL, FAMILY / max(1, comparisons))
+
+
+def paired_ratio(
+    values: Sequence[float], reference: Sequence[float], seed: int = 0, among: int = 1
+) -> Ratio | None:
     """How `values` relate to `reference`, pair by pair; None without a pair of positive values.
 
-    Raises ValueError when the two differ in length.
+    `among`: how many such comparisons are made side by side. Raises ValueError when the two differ in length.
     """
     import numpy as np
 
@@ -77,7 +86,7 @@ def paired_ratio(values: Sequence[float], reference: Sequence[float], seed: int 
     low, high = _interval(logs, seed)
     p = _p_value(logs, seed)
     shown = "not shown"
-    if p <= LEVEL and (high < 0 or low > 0):
+    if p <= level(among) and (high < 0 or low > 0):
         shown = "faster" if mean < 0 else "slower"
     return Ratio(len(pairs), math.exp(mean), math.exp(low), math.exp(high), p, shown)
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from stagexec.answers.explain import COMPLETE
+from stagexec.answers.words import many
 from stagexec.bench import stats, units
 from stagexec.bench.plan import Plan, Unit
 from stagexec.bench.quality import Judgement, Likeness, compare, judge
@@ -173,16 +174,18 @@ class Tables:
 
     def _times(self, found: Comparison, ours: Sequence[Record], theirs: Sequence[Record]) -> None:
         seed = self.plan.seed
-        found.total = stats.paired_ratio([r["total_ns"] for r in ours], [r["total_ns"] for r in theirs], seed)
+        among = self._among(found)
+        found.total = stats.paired_ratio(
+            [r["total_ns"] for r in ours], [r["total_ns"] for r in theirs], seed, among
+        )
         names = list(dict.fromkeys(name for run in [*theirs, *ours] for name in run["stages"]))
         medians: list[dict[str, float]] = []
         for side in (ours, theirs):
             each = {n: stats.summarize([r["stages"].get(n, 0) for r in side]) for n in names}
             medians.append({name: summary.p50 for name, summary in each.items() if summary})
         for name in names:
-            ratio = stats.paired_ratio(
-                [r["stages"].get(name, 0) for r in ours], [r["stages"].get(name, 0) for r in theirs], seed
-            )
+            sides = [[r["stages"].get(name, 0) for r in side] for side in (ours, theirs)]
+            ratio = stats.paired_ratio(sides[0], sides[1], seed, len(names))
             if ratio is not None:
                 found.stages[name] = ratio
         found.moved_ns = {n: medians[0].get(n, 0.0) - medians[1].get(n, 0.0) for n in names}
@@ -190,8 +193,14 @@ class Tables:
             found.reason = "no pair of complete runs"
             return
         found.verdict = found.total.shown
-        found.reason = _spoken(found.total)
+        found.reason = _spoken(found.total, stats.level(among))
         found.amdahl = stats.amdahl(medians[0], medians[1], found.total.low, found.total.high)
+
+    def _among(self, found: Comparison) -> int:
+        """How many comparisons the unit makes."""
+        unit = next(one for one in self.plan.unit if one.name == found.unit)
+        arms = [self.cell(found.unit, found.position, arm.name).status for arm in self.plan.arms_of(unit)]
+        return (arms.count("measured") - 1) * len(units.steps(unit.state, unit.concurrency))
 
     def _quality(
         self, found: Comparison, ours: Sequence[Record], theirs: Sequence[Record], cell: Cell
@@ -312,7 +321,10 @@ def _warnings(cell: Cell, totals: Sequence[float]) -> list[str]:
         t for t in totals if cell.total.mad and abs(t - cell.total.p50) > max(limit, 0.05 * cell.total.p50)
     ]
     if far:
-        found.append(f"{len(far)} of {cell.n} runs lie far from the median; they are counted like the others")
+        lie, are = ("lies", "is") if len(far) == 1 else ("lie", "are")
+        found.append(
+            f"{len(far)} of {cell.n} runs {lie} far from the median and {are} counted like the others"
+        )
     half = len(totals) // 2
     early, late = stats.summarize(totals[:half]), stats.summarize(totals[-half:] if half else [])
     if half >= 4 and early and late and abs(late.p50 - early.p50) > DRIFT * early.p50:
@@ -320,7 +332,8 @@ def _warnings(cell: Cell, totals: Sequence[float]) -> list[str]:
             "the second half of the runs differs from the first by more than 10%: warming or throttling?"
         )
     if cell.wrong_state:
-        found.append(f"{cell.wrong_state} runs were in the wrong state and were repeated")
+        were = "was" if cell.wrong_state == 1 else "were"
+        found.append(f"{many(cell.wrong_state, 'run')} {were} in the wrong state and {were} repeated")
     if not cell.same_nodes:
         found.append("not all runs executed the same nodes")
     return found
@@ -336,12 +349,13 @@ def _sameness(ours: Cell, theirs: Cell, a: Any, b: Any) -> dict[str, bool]:
     }
 
 
-def _spoken(ratio: stats.Ratio) -> str:
+def _spoken(ratio: stats.Ratio, level: float) -> str:
     if ratio.low is None or ratio.high is None:
-        return f"{ratio.n} pairs are too few to show a difference ({stats.LEAST_PAIRS} are needed)"
+        few = f"{many(ratio.n, 'pair')} {'is' if ratio.n == 1 else 'are'} too few"
+        return f"{few} to show a difference, {stats.LEAST_PAIRS} are needed"
     text = f"ratio {ratio.ratio:.3f}, 95% interval {ratio.low:.3f} to {ratio.high:.3f}, {ratio.n} pairs"
     if ratio.shown == "not shown" and not ratio.low <= 1 <= ratio.high:
-        text += f"; the interval excludes 1, but p = {ratio.p:.3f} is above {stats.LEVEL}"
+        text += f"; the interval excludes 1, but p = {ratio.p:.4f} is above {level:.4f}"
     return text
 
 

@@ -328,10 +328,12 @@ def print_report(found: dict[str, Any], folder: pathlib.Path) -> None:
             out.print(f"[bold]{text.text(answer['question'])}[/]")
         for line in lines:
             out.print(f"  {text.text(line)}", soft_wrap=True)
+    units: dict[tuple[str, str, str], list[str]] = {}
     for arm in found["arms"]:
-        place = f"{arm['unit']}, {arm['arm']}"
-        said = f"{text.text(place)}: {text.text(arm['reason'])}"
-        out.print(f"[red]{text.text(arm['status'])}[/] {said}", soft_wrap=True)
+        units.setdefault((arm["status"], arm["arm"], arm["reason"]), []).append(arm["unit"])
+    for (status, name, reason), where in units.items():
+        said = f"{text.text(', '.join(where))}, {text.text(name)}: {text.text(reason)}"
+        out.print(f"[red]{text.text(status)}[/] {said}", soft_wrap=True)
     for warning in found["warnings"]:
         out.print(f"[yellow]beware[/]: {text.text(warning)}", soft_wrap=True)
     out.print(f"report: {text.text(folder / MARKDOWN)}, {PAGE}, {JSON}", soft_wrap=True)

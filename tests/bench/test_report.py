@@ -220,9 +220,31 @@ def test_warnings_name_outliers_rounds_and_an_unfinished_bench(tmp_path: Path) -
     )
     found = report.build(tables.load(tmp_path / "r"))
     told = " ".join(found["warnings"])
-    assert "1 of 10 runs lie far from the median" in told
+    assert "1 of 10 runs lies far from the median" in told
     assert "arms took turns in rounds" in told
     assert "`--resume` goes on with it" in told
+
+
+def test_one_process_an_arm_is_said_unless_the_arms_share_it(tmp_path: Path) -> None:
+    apart = report.build(bench(tmp_path / "apart", ARMS + UNIT, FakeLab()))
+    shared = report.build(bench(tmp_path / "shared", ARMS + UNIT.replace("recompute", "no_cache"), FakeLab()))
+    told = ["one process" in " ".join(found["warnings"]) for found in (apart, shared)]
+    assert told == [True, False]
+
+
+def test_an_arm_that_could_not_run_has_one_row_and_no_verdict(tmp_path: Path) -> None:
+    text = '[[unit]]\nname = "M09"\nstate = "switch"\nwarmup = 1\ncounted = 4\n'
+    text += 'switch = [{ node = "1", input = "ckpt_name", value = "b" }]\n'
+    found = bench(tmp_path / "r", ARMS + text, FakeLab(missing={"b": "no package"}))
+    rows = report.cell_rows(found, "M09")
+    assert [row[:3] for row in rows if row[0] == "b"] == [["b", "A", "unavailable: no package"]]
+    assert sum(row[0] == "a" for row in rows) == 3
+    assert report.comparison_rows(found, "M09") == []
+
+
+def test_the_ticks_of_the_axis_stand_apart_and_hold_1() -> None:
+    assert charts.ticks(0.97, 1.04) == [0.95, 1, 1.05]
+    assert charts.ticks(0.08, 1.0) == [0.1, 0.2, 0.3, 0.5, 0.8, 1]
 
 
 @pytest.mark.parametrize("plotly", [True, False])

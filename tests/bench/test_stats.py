@@ -33,6 +33,24 @@ def test_two_equal_arms_are_not_shown_to_differ_in_95_of_100_benches(kind: str, 
     assert verdicts.count("not shown") >= 95
 
 
+def test_of_twelve_equal_arms_none_is_shown_to_differ_in_95_of_100_benches() -> None:
+    rng = np.random.default_rng(5)
+    loud = 0
+    for number in range(100):
+        arms = [noisy(rng, 10, 0.05, "plain") for _ in range(12)]
+        found = [stats.paired_ratio(list(a), list(arms[0]), seed=number, among=11) for a in arms[1:]]
+        loud += any(one is not None and one.shown != "not shown" for one in found)
+    assert loud <= 5
+
+
+def test_many_comparisons_are_each_held_to_a_stricter_level() -> None:
+    assert [stats.level(count) for count in (0, 1, 5)] == [stats.LEVEL] * 3
+    assert stats.level(11) == pytest.approx(0.05 / 11)
+    slow = [1.02, 1.05, 1.03, 1.06, 1.04, 1.01, 1.05, 1.03, 1.02, 1.04]
+    told = [stats.paired_ratio(slow, [1.0] * 10, among=count) for count in (11, 200)]
+    assert [one.shown for one in told if one is not None] == ["slower", "not shown"]
+
+
 @pytest.mark.parametrize("effect", [1.05, 0.95])
 def test_a_planted_effect_of_5_percent_is_found_at_ten_pairs_with_low_noise(effect: float) -> None:
     rng = np.random.default_rng(2)
