@@ -6,6 +6,7 @@ fold. A property test holds both ways to the same rows.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -69,7 +70,9 @@ class _Executed(msgspec.Struct, gc=False):
     stopped_ns: int | None = None
 
 
-class _Identity(msgspec.Struct, gc=False):
+class Identity(msgspec.Struct, gc=False):
+    """What a row needs of an identity event."""
+
     packs: dict[str, str] = {}
 
 
@@ -96,11 +99,14 @@ DECODERS: dict[bytes, Any] = {
     b"visits": _decoder(_Visits),
     b"artifact": _decoder(_Artifact),
     b"run_executed": _decoder(_Executed),
-    b"identity": _decoder(_Identity),
+    b"identity": _decoder(Identity),
     b"mark": _decoder(_Mark),
     b"run_closed": _decoder(_Closed),
 }
 SKIPPED = frozenset((b"cached", b"spans", b"condition"))
+
+OUTCOME = list(table.COLUMNS).index("outcome")
+"""Place of that cell in a row."""
 
 Line = tuple[bytes, bytes, int]
 """(event type, the line, the byte at which it lies)"""
@@ -245,7 +251,7 @@ def _sorted(lines: list[Line]) -> _Events | None:
     return found
 
 
-def _place(error: events.ErrorInfo | None, identity: _Identity | None) -> tuple[str | None, ...]:
+def _place(error: events.ErrorInfo | None, identity: Identity | None) -> tuple[str | None, ...]:
     if error is None:
         return None, None, None, None
     pack = identity.packs.get(error.node_class or "") if identity else None
@@ -253,11 +259,12 @@ def _place(error: events.ErrorInfo | None, identity: _Identity | None) -> tuple[
 
 
 def last_condition(lines: list[Line]) -> str | None:
-    """The condition id that the last of the lines to have one carries."""
+    """The condition id that the last of the lines to have one carries. A damaged one is none."""
     for _, line, _ in reversed(lines):
         at = line.find(CONDITION, 0, 200)
         if at >= 0:
-            return line[at + len(CONDITION) : line.index(b'"', at + len(CONDITION))].decode()
+            with contextlib.suppress(UnicodeDecodeError):
+                return line[at + len(CONDITION) : line.index(b'"', at + len(CONDITION))].decode()
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +18,7 @@ STRETCH = 48 * 1024**2
 
 HEAD_BYTES = 1024**2
 
-_decode = msgspec.json.decode
+_identity = msgspec.json.Decoder(lean.Identity).decode
 
 
 class Progress(msgspec.Struct):
@@ -142,9 +143,9 @@ def _finish(known: Progress, run_ids: list[str], done: Advance, is_known: Callab
                 del known.open[run_id]
             elif b"run_closed" in kinds:
                 cells = lean.row_of(known.file, head, run_id, lines)
-                if cells is not None:
+                if cells is not None and cells[lean.OUTCOME] is not None:
                     done.rows.append([*cells, known.file, places[0][0], places[-1][1]])
-                del known.open[run_id]
+                    del known.open[run_id]
 
 
 def _line(stream: Any, begin: int, end: int) -> lean.Line:
@@ -158,7 +159,8 @@ def _told_late(lines: list[lean.Line]) -> tuple[str | None, dict[str, str]]:
     packs: dict[str, str] = {}
     for kind, line, _ in lines:
         if kind == b"identity":
-            packs.update(_decode(line).get("packs") or {})
+            with contextlib.suppress(msgspec.DecodeError):  # damaged: then it tells nothing
+                packs.update(_identity(line).packs)
     return lean.last_condition(lines), packs
 
 

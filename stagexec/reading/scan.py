@@ -142,20 +142,26 @@ class _Stretch:
         lines = self.runs[run_id]
         if lines[0][0] != b"run_accepted":  # its lines begin in an earlier stretch: whoever has them ends it
             return
+        row = lean.row_of(self.job.file, self.head, _text(run_id), lines)
+        if row is None or row[lean.OUTCOME] is None:  # the line of its end is damaged: it has none
+            return
         self.done.add(run_id)
         del self.runs[run_id]
-        row = lean.row_of(self.job.file, self.head, run_id.decode(), lines)
-        if row is not None:
-            row += (lines[0][2], self._line_end(lines[-1]))
-            self.rows.append(row)
+        row += (lines[0][2], self._line_end(lines[-1]))
+        self.rows.append(row)
 
     def _line_end(self, line: lean.Line) -> int:
         return self.ends.get(line[2], line[2] + len(line[1]))
 
     def open(self) -> dict[str, list[list[int]]]:
-        """Where the lines lie of runs that are left over."""
-        left = [*self.runs.items(), *self.late.items()]
-        return {name.decode(): [[line[2], self._line_end(line)] for line in lines] for name, lines in left}
+        """Where the lines lie of runs that are left over. An id that is no text is damage: lines of no run."""
+        found: dict[str, list[list[int]]] = {}
+        for name, lines in [*self.runs.items(), *self.late.items()]:
+            try:
+                found[name.decode()] = [[line[2], self._line_end(line)] for line in lines]
+            except UnicodeDecodeError:
+                self.found.torn += len(lines)
+        return found
 
 
 def _text(line: bytes) -> str:

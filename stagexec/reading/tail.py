@@ -65,19 +65,19 @@ class Tail:
         if ordered[kind_end:id_start] != lean.RUN_ID:
             return None
         kind = ordered[len(lean.PREFIX) : kind_end]
-        run_id = ordered[id_start : ordered.find(b'"', id_start)].decode()
+        run_id = ordered[id_start : ordered.find(b'"', id_start)].decode("utf-8", "replace")
         if run_id in self._ended:
             return None
         lines = self._runs.setdefault(run_id, [])
         lines.append((kind, ordered, 0))
         if kind != b"run_closed":
             return None
+        cells = lean.row_of(str(self.path), lean.Head(self._head), run_id, lines)
+        if cells is None or cells[lean.OUTCOME] is None:
+            return None  # the line of its end is damaged
         self._ended[run_id] = None
         if len(self._ended) > FORGET_AFTER:
             self._ended.pop(next(iter(self._ended)))
         del self._runs[run_id]
-        cells = lean.row_of(str(self.path), lean.Head(self._head), run_id, lines)
-        if cells is None:
-            return None
         row = dict(zip(table.COLUMNS, cells, strict=True))
         return Closed(row, [line for _, line, _ in lines], self._head)

@@ -50,7 +50,7 @@ def timeline(run: dict[str, Any], trace: Any = None) -> dict[str, Any]:
 def trace_of(run: dict[str, Any]) -> pathlib.Path | None:
     """The torch trace among the run's artifacts; None where there is none or it was removed."""
     for artifact in run["artifacts"]:
-        path = pathlib.Path(artifact["path"])
+        path = pathlib.Path(artifact["path"] or "")
         if artifact["media"] == "profile" and path.suffix == ".json" and path.is_file():
             return path
     return None

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagexec import stages as sets
-from stagexec.reading import index, lean, progress, rows, store, table, workers
+from stagexec.reading import index, lean, progress, rows, store, table, tail, workers
 from tests.reading.fake_journal import MS, TINY, WALL0, FakeJournal, FakeRun, S, cached_run, tiny_run
 
 NOW = WALL0 + 3600 * S
@@ -254,3 +254,31 @@ def test_several_readers_at_once_agree_while_the_journal_grows(tmp_path: Path) -
         counts = [eval(line) for line in told.splitlines()]
         assert len(counts) == 5
         assert all(one == distinct and 50 <= one <= 70 for one, distinct in counts)
+
+
+@pytest.mark.parametrize(
+    ("kind", "damage"),
+    [
+        (b"run_closed", lambda line: line[:120] + b"\n"),
+        (b"run_closed", lambda line: line.replace(b"bbbb", b"bb\xbdb")),
+        (b"segments", lambda line: line.replace(b"bbbb", b"bb\xbdb")),
+        (b"identity", lambda line: line[:-8] + b'"\\udcff"}\n'),
+        (b"condition", lambda line: line.replace(b"abab", b"ab\x86b", 1)),
+    ],
+)
+@pytest.mark.parametrize("stretch", [True, False])
+def test_a_damaged_line_is_left_out_and_its_run_is_what_the_fold_says(
+    tmp_path: Path, kind: bytes, damage: Any, stretch: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = FakeJournal().head()
+    for name in ("aaaa", "bbbb"):
+        tiny_run(journal, name).identify({"1": "x"}).know_condition("ab" * 32)
+    lines = compact(journal).splitlines(keepends=True)
+    at = next(n for n, line in enumerate(lines) if kind in line[:40] and b"bbbb" in line[:80])
+    lines[at] = damage(lines[at])
+    path = put(tmp_path, b"".join(lines))
+    if stretch:  # each line in a stretch of its own
+        monkeypatch.setattr(progress, "STRETCH", 10)
+    assert indexed(tmp_path) == folded(tmp_path)
+    told = tail.Tail(path).poll()
+    assert [closed.row["outcome"] for closed in told] == ["success"] * (1 if kind == b"run_closed" else 2)
