@@ -16,7 +16,9 @@ HISTORY = {
 COMMON: dict[str, str] = {
     "event_type": "which row of EVENTS this object is",
     "run_id": "UUID of the run, hex with dashes; null on events of the process",
-    "condition_id": "SHA-256 of the run's condition manifest, hex; null where there is none",
+    "condition_id": "SHA-256 of the run's condition manifest, hex; null where there is none yet. Between the "
+    "mark provisional_condition and the end of execution a provisional one, whose manifest is null, with its "
+    "reason, in what is read back at the end; the one in the event `condition` is final",
     "stage_id": "the stage the event speaks of; null where it speaks of none or of many",
     "ts_mono_ns": "when it happened, monotonic nanoseconds of this process",
     "source": "who saw it: process, queue, loop, seam, verifier, journal, node (the public API)",
@@ -180,7 +182,9 @@ EVENTS: dict[str, dict[str, str]] = {
         "beside (another run was in execution at the same time, on another thread: device time, memory and "
         "NVML samples of each hold the other's share too), unrecorded_run (in older journals: a run of a "
         "pack's own beside this one, which was not recorded), dynamic_vram, oom_seen, warmup, "
-        "profile_problem, fault, child_failed, child_recovered, encoding, encoded, delivered, left_over, …",
+        "profile_problem, provisional_condition (in a run of more than a second or two; missing: as of the "
+        "event `condition`), fault, child_failed, child_recovered, encoding, encoded, delivered, "
+        "left_over, …",
         "detail": "small object, depends on name; never prompt text unless asked for. child_failed: program "
         "and the detail of the child's span. child_recovered: {pid, by_pid}, a later child made the same "
         "output. encoding: {frames, fps} of an animated picture. encoded: {container, frames, bytes, streams "

@@ -3,6 +3,9 @@
 At acceptance only the prompt's hash is taken. When execution ends, the models that the run used are read
 off (well under a millisecond); all the rest happens on a thread of its own, which files `identity` and, when
 every content hash is known, `condition`.
+
+A run that takes longer has a provisional condition meanwhile, so that one which is lost has one at all: a
+manifest like any other, null with its reason in whatever is read back only at the end.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import atexit
 import logging
 import queue
 import threading
+import time
 import weakref
 from collections import OrderedDict
 from pathlib import Path
@@ -32,6 +36,14 @@ REMEMBERED = 256
 AT_EXIT_S = 2.0
 """At the end of the process, wait this long for conditions that are nearly known."""
 
+PROVISIONAL_S = 1.0
+"""A run in execution for so long, and up to twice as long, gets a provisional condition. Short ones do not:
+the work would be theirs."""
+
+MOST_NODES = 5000
+"""Nor do larger graphs: looking through one takes time from the run."""
+
+NOT_ENDED = "not read back: the run had not ended"
 NOT_USED = "no model was used in this run, nor by this prompt before"
 PLAIN = "the weights are not quantised"
 NOT_COMPILED = "no model is compiled"
@@ -56,6 +68,8 @@ class Used(msgspec.Struct):
     timing: str
     preview: str | None
     cached: bool
+    ended: bool = True
+    """False where the run is still in execution: what it uses is not known yet."""
 
 
 class Conditions:
@@ -66,7 +80,8 @@ class Conditions:
         self.idle = threading.Event()
         self.idle.set()
         self._accepted: weakref.WeakKeyDictionary[Run, Accepted] = weakref.WeakKeyDictionary()
-        self._queue: queue.SimpleQueue[tuple[Run, Accepted, Used]] = queue.SimpleQueue()
+        self._looks: weakref.WeakKeyDictionary[Run, int] = weakref.WeakKeyDictionary()
+        self._queue: queue.SimpleQueue[tuple[Run, Accepted, Used] | None] = queue.SimpleQueue()
         self._waiting = 0
         self._lock = threading.Lock()
         self._fixed: tuple[dict[str, Any], dict[str, str]] | None = None
@@ -90,6 +105,7 @@ class Conditions:
         """Remember what `run` was asked for. The prompt itself is kept: the host writes into it."""
         told = Accepted(prompt, extra_data, outputs, known["prompt_hash"], known["seeds"])
         self._accepted[run] = told
+        self._queue.put(None)  # our thread looks after it from now on
 
     def start(self) -> None:
         """Begin to make conditions, once delivery has been set up."""
@@ -107,7 +123,9 @@ class Conditions:
     @guarded
     def executed(self, run: Run) -> None:
         """Execution has ended: read off what was used. On the worker's thread, so it only reads."""
-        told = self._accepted.pop(run, None)
+        with self._lock:
+            told = self._accepted.pop(run, None)
+            run.condition_id = None  # what follows is of its final condition, or of none yet
         if told is None:
             return
         used = Used(
@@ -125,27 +143,61 @@ class Conditions:
     # ---- on our own thread -----------------------------------------------------------------------
 
     def _loop(self) -> None:
+        looked = time.monotonic()
         while True:
-            run, told, used = self._queue.get()
             try:
-                self.finish(run, told, used)
-            except Exception as error:  # noqa: BLE001 (the fence of this thread; the run stays without)
-                note("Conditions.finish", error)
-            with self._lock:
-                self._waiting -= 1
-                if not self._waiting:
-                    self.idle.set()
+                item = self._queue.get(timeout=PROVISIONAL_S if self._accepted else None)
+            except queue.Empty:
+                item = None
+            if item is not None:
+                self._finish_fenced(*item)
+            if time.monotonic() - looked >= PROVISIONAL_S:
+                looked = time.monotonic()
+                self.look()
+
+    def _finish_fenced(self, run: Run, told: Accepted, used: Used) -> None:
+        try:
+            self.finish(run, told, used)
+        except Exception as error:  # noqa: BLE001 (the fence of this thread; the run stays without)
+            note("Conditions.finish", error)
+        with self._lock:
+            self._waiting -= 1
+            if not self._waiting:
+                self.idle.set()
+
+    @guarded
+    def look(self) -> None:
+        """Give each run in execution that was so at the last look a provisional condition, once."""
+        for run in list(live.running.values()):
+            self._looks[run] = looks = self._looks.get(run, 0) + 1
+            told = self._accepted.get(run)
+            if looks == 2 and told is not None and len(told.prompt) <= MOST_NODES:
+                self._provide(run, told)
+
+    def _provide(self, run: Run, told: Accepted) -> None:
+        used = Used({}, [], str(run.timing), machine.preview_mode(), cached=False, ended=False)
+        whole = self.manifest(told, used)
+        found = self._store(whole)
+        with self._lock:
+            if run not in self._accepted:  # it has ended meanwhile
+                return
+            run.condition_id = found
+            detail = {"missing": sorted(whole.reasons)}
+            live.journal_event(run, "mark", source="process", name="provisional_condition", detail=detail)
 
     def finish(self, run: Run, told: Accepted, used: Used) -> str:
         """File the run's `identity` and its `condition`; the condition's id."""
         self._file_identity(run, told)
         whole = self.manifest(told, used)
+        run.condition_id = found = self._store(whole)
+        live.journal_event(run, "condition", source="process", missing=sorted(whole.reasons))
+        return found
+
+    def _store(self, whole: condition.Manifest) -> str:
         found = condition.condition_id(whole)
         if found not in self._stored and live.journal is not None:
             self._stored.add(found)
             live.journal.put_condition(whole)
-        run.condition_id = found
-        live.journal_event(run, "condition", source="process", missing=sorted(whole.reasons))
         return found
 
     def _file_identity(self, run: Run, told: Accepted) -> None:
@@ -171,15 +223,16 @@ class Conditions:
         reasons["workflow_hash"] = reason or ""
         fields["api_prompt_hash"] = told.prompt_hash
         fields["selected_outputs"] = sorted(told.outputs)
-        fields["custom_nodes_hash"] = self._custom_nodes()
+        fields["custom_nodes_hash"] = self._custom_nodes() if used.ended else self._lock_hash
+        reasons["custom_nodes_hash"] = NOT_ENDED
         fields["timing_mode"], fields["preview_mode"] = used.timing, used.preview
         reasons["preview_mode"] = "the host does not tell"
         asked = self._asked(told)
         fields.update(asked.fields)
         reasons.update(asked.reasons)
         self._read_back(told, used, asked, fields, reasons)
-        self._content(asked, fields, reasons)
-        self._delivery(asked, fields, reasons)
+        self._content(asked, used, fields, reasons)
+        self._delivery(asked, used, fields, reasons)
         return condition.manifest(fields, reasons)
 
     def _asked(self, told: Accepted) -> prompt_fields.PromptFields:
@@ -220,6 +273,10 @@ class Conditions:
         reasons: dict[str, str],
     ) -> None:
         """What the models were. A run that had them from the cache is told by what its prompt used before."""
+        if not used.ended:
+            unknown = ("precision", "quantization", "compile_mode", "attention_backend")
+            reasons.update(dict.fromkeys(unknown, NOT_ENDED))
+            return
         loaders = fingerprint.digest(asked.loaders)
         before = self._models.get(told.prompt_hash)
         if before is None and used.cached:
@@ -244,36 +301,43 @@ class Conditions:
         reasons["attention_backend"] = NOT_USED
 
     def _content(
-        self, asked: prompt_fields.PromptFields, fields: dict[str, Any], reasons: dict[str, str]
+        self, asked: prompt_fields.PromptFields, used: Used, fields: dict[str, Any], reasons: dict[str, str]
     ) -> None:
-        """Hashes of the model files, in the order of work."""
+        """Hashes of the model files, in the order of work. None is computed while the run is in execution."""
         found: dict[str, list[Any]] = {}
-        lost = set(asked.lost)
+        lost, unread = set(asked.lost), set[str]()
         for one in asked.files:
             try:
-                known = self._hashed(one.path)
+                known = self._hash_file().of(one.path, compute=used.ended)
             except OSError:
                 lost.add(one.field)
+                continue
+            if known is None:
+                unread.add(one.field)
                 continue
             content = [known.sha256, *one.strengths] if one.strengths else known.sha256
             found.setdefault(one.field, []).append(content)
         for field in ("model_hash", "vae_hash", "text_encoder_hash", "lora_hashes"):
             values = found.get(field, [])
             single = len(values) == 1 and field != "lora_hashes"
-            fields[field] = (values[0] if single else values or None) if field not in lost else None
-            reasons[field] = prompt_fields.NOT_FOUND if field in lost else NO_FILE
+            whole = field not in lost | unread
+            fields[field] = (values[0] if single else values or None) if whole else None
+            why = NOT_ENDED if field in unread else NO_FILE
+            reasons[field] = prompt_fields.NOT_FOUND if field in lost else why
 
-    def _hashed(self, path: str) -> Any:
+    def _hash_file(self) -> Hashes:
         if self._hashes is None:
             folder = live.journal.folder if live.journal is not None else Path()
             self._hashes = Hashes(folder, lambda: live.run is not None)
-        return self._hashes.of(path)
+        return self._hashes
 
     def _delivery(
-        self, asked: prompt_fields.PromptFields, fields: dict[str, Any], reasons: dict[str, str]
+        self, asked: prompt_fields.PromptFields, used: Used, fields: dict[str, Any], reasons: dict[str, str]
     ) -> None:
         names = ("ffmpeg_version", "ffmpeg_build")
-        if asked.encodes:
+        if asked.encodes and not used.ended:
+            reasons.update(dict.fromkeys(names, NOT_ENDED))
+        elif asked.encodes:
             version, build, reason = (
                 machine.encoder_program() if asked.by_program else machine.encoder_library()
             )

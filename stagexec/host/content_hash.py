@@ -55,13 +55,15 @@ class Hashes:
                 continue  # a torn line: that file is hashed again
             self._known[one.path] = one
 
-    def of(self, path: str) -> Known:
-        """The hash of a file's content, computed if the file is not the known one. Raises OSError."""
+    def of(self, path: str, compute: bool = True) -> Known | None:
+        """The hash of a file's content. One that is not known is computed, or None. Raises OSError."""
         stat = os.stat(path)
         place = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
         known = self._known.get(path)
         if known is not None and (known.size, known.mtime_ns, known.inode) == place:
             return known
+        if not compute:
+            return None
         new = Known(path, *place, self._hash(path), stored_dtypes(path))
         self._known[path] = new
         self._keep(new)

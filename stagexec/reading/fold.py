@@ -124,7 +124,9 @@ class Fold:
 
     def _mark(self, event: events.Mark) -> None:
         if event.run_id is not None:
-            self._run(event.run_id).marks.append(event)
+            run = self._run(event.run_id)
+            run.condition_id = event.condition_id or run.condition_id
+            run.marks.append(event)
         elif event.name == "fault":
             self.process.faults.append(event)
 

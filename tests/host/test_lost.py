@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from stagexec.reading import store
+from stagexec.reading import conditions, store
 from stagexec.reading.runs import Run
 from tests.conftest import Servers
 from tests.host import graphs
@@ -64,6 +64,29 @@ def wait_for_step(witness: Witness, prompt_id: str, step: int) -> None:
 
 def run_of(killed: Killed, prompt_id: str) -> Run:
     return store.load(killed.ledger).find(prompt_id)
+
+
+def test_a_long_run_that_is_killed_has_a_condition_of_what_was_known(server: Any) -> None:
+    one = server()
+    witness = Witness(one)
+    prompt_id = witness.client.submit(graphs.slow(60.0))
+    folder = ledger_of(one)
+    end = time.monotonic() + 30
+    while not (known := [run.condition_id for run in store.load(folder).runs if run.condition_id]):
+        assert time.monotonic() < end, "no condition while it runs"
+        time.sleep(0.1)
+    one.kill()
+    witness.close()
+    lost = store.load(folder).find(prompt_id)
+    assert (lost.outcome, [lost.condition_id]) == ("lost", known)
+    manifest = conditions.manifest(folder, lost.condition_id)
+    assert manifest is not None
+    assert lost.accepted is not None
+    assert manifest.fields["api_prompt_hash"] == lost.accepted.prompt_hash
+    assert manifest.fields["executor"] == "native"
+    assert manifest.fields["precision"] is None
+    assert "not read back" in manifest.reasons["precision"]
+    assert errors(folder) == []
 
 
 def shown(killed: Killed, prompt_id: str) -> dict[str, Any]:

@@ -177,6 +177,70 @@ def test_equal_runs_have_equal_ids_whatever_their_seed_and_order_of_keys(host: S
     assert first == second == other
 
 
+def test_a_run_in_execution_has_a_condition_that_claims_nothing_that_is_not_read_back(
+    host: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, run, journal = conditions.Conditions(host.api), FakeRun(), host.journal
+    asked = prompt()
+    made.keep(run, asked, {}, ["6"], made.of(asked, {}, ["6"])[1])  # type: ignore[arg-type]
+    monkeypatch.setattr(live, "running", {1: run})
+    made.look()
+    assert run.condition_id is None
+    made.look()
+    provisional = run.condition_id
+    (manifest,) = journal.manifests
+    assert condition.condition_id(manifest) == provisional
+    for field in ("precision", "attention_backend", "custom_nodes_hash", "model_hash", "compile_mode"):
+        assert manifest.fields[field] is None
+        assert manifest.reasons[field] == conditions.NOT_ENDED
+    assert (manifest.fields["steps"], manifest.fields["torch"]) == (4, "2.9.1")
+    (mark,) = journal.events
+    assert (mark["name"], mark["condition_id"]) == ("provisional_condition", provisional)
+    assert set(mark["detail"]["missing"]) == set(manifest.reasons)
+    made.look()
+    assert len(journal.events) == 1
+    made.executed(run)  # type: ignore[arg-type]
+    assert run.condition_id is None
+    taken = [made._queue.get_nowait() for _ in range(2)]
+    assert taken[1] is not None
+    made.finish(*taken[1])
+    assert run.condition_id not in (None, provisional)
+    assert len(journal.manifests) == 2
+    monkeypatch.setattr(live, "running", {})
+
+
+def test_a_content_hash_that_is_known_already_is_in_the_provisional_condition(
+    host: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, run = conditions.Conditions(host.api), FakeRun()
+    _, fields = run_of(made, prompt(), (Patcher(Weights()),))
+    asked = prompt()
+    made.keep(run, asked, {}, ["6"], made.of(asked, {}, ["6"])[1])  # type: ignore[arg-type]
+    monkeypatch.setattr(live, "running", {1: run})
+    made.look()
+    made.look()
+    told = host.journal.manifests[-1].fields
+    assert condition.condition_id(host.journal.manifests[-1]) == run.condition_id
+    assert (told["model_hash"], told["custom_nodes_hash"]) == (
+        fields["model_hash"],
+        fields["custom_nodes_hash"],
+    )
+    assert told["precision"] is None
+
+
+def test_a_graph_that_takes_long_to_look_through_waits_for_its_end(
+    host: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, run = conditions.Conditions(host.api), FakeRun()
+    asked = prompt()
+    made.keep(run, asked, {}, ["6"], made.of(asked, {}, ["6"])[1])  # type: ignore[arg-type]
+    monkeypatch.setattr(live, "running", {1: run})
+    monkeypatch.setattr(conditions, "MOST_NODES", len(asked) - 1)
+    for _ in range(3):
+        made.look()
+    assert run.condition_id is None
+
+
 def test_a_run_that_had_its_models_from_the_cache_is_of_the_same_condition(host: SimpleNamespace) -> None:
     made, unet, clip = conditions.Conditions(host.api), Patcher(Weights()), Patcher(Weights("torch.float32"))
     first, _ = run_of(made, prompt(), (unet, clip))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stagexec.reading import alive, rows, store
+from stagexec.reading import alive, relation, rows, store
 from tests.reading.fake_journal import MS, TINY, WALL0, FakeJournal, FakeRun, S, cached_run
 
 
@@ -38,6 +38,18 @@ def test_a_run_killed_in_mid_sampling_is_lost_in_sampling_at_the_last_sign_of_li
     assert (found["error_stage"], found["error_node"]) == ("sampling", "3")
     assert found["stages"]["sampling"] == 900 * MS
     assert found["total_ns"] == found["finished_mono_ns"] - found["accepted_mono_ns"] == journal.now
+
+
+def test_a_lost_run_is_of_the_provisional_condition_that_a_mark_told(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    run = sampling(journal).spend(900 * MS)
+    run.condition_id = "ab" * 32
+    journal.add("mark", run, source="process", name="provisional_condition", detail={"missing": ["cfg"]})
+    journal.heartbeat(run)
+    found = only_run(journal, tmp_path)
+    assert (found["outcome"], found["condition_id"]) == ("lost", "ab" * 32)
+    with relation.of_ledger(tmp_path) as runs:
+        assert runs.ask("SELECT condition_id FROM runs") == [{"condition_id": "ab" * 32}]
 
 
 def test_the_visit_that_was_cut_off_is_listed_as_pending_and_its_time_is_wasted(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from stagexec.reading import rows, store
+from stagexec.reading import relation, rows, store
 from tests.reading.fake_journal import MS, TINY, WALL0, FakeJournal, FakeRun, S, cached_run, tiny_run
 
 
@@ -215,6 +215,19 @@ def test_the_condition_is_the_last_one_that_was_told(tmp_path: Path) -> None:
     run.execute().close()
     (found,) = shown(journal, tmp_path)
     assert found["condition_id"] == "ef" * 32
+
+
+def test_a_provisional_condition_gives_way_to_the_final_one(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    run = FakeRun(journal, "aaaa", TINY).spend(MS).start()
+    run.condition_id = "ab" * 32
+    journal.add("mark", run, source="process", name="provisional_condition", detail={"missing": ["cfg"]})
+    run.condition_id = None
+    run.execute().close().know_condition("ef" * 32)
+    (found,) = shown(journal, tmp_path)
+    assert found["condition_id"] == "ef" * 32
+    with relation.of_ledger(tmp_path) as runs:
+        assert runs.ask("SELECT condition_id FROM runs") == [{"condition_id": "ef" * 32}]
 
 
 def test_a_chain_of_twenty_thousand_nodes_is_read_without_recursion(tmp_path: Path) -> None:
