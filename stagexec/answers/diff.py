@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from stagexec.answers import cache_defeat
@@ -115,11 +115,14 @@ def _unknown_conditions(ledger: pathlib.Path, a: Run, b: Run) -> list[str]:
 
 def residency(run: Run) -> dict[str, dict[str, int]]:
     """Model class -> {asked, resident, bytes}: from each time that models were asked onto the device."""
+    return residency_of(mark.detail for mark in run.marks if mark.name == "model_load")
+
+
+def residency_of(details: Iterable[Any]) -> dict[str, dict[str, int]]:
+    """The same of the details of `model_load` marks."""
     found: dict[str, dict[str, int]] = {}
-    for mark in run.marks:
-        if mark.name != "model_load" or not isinstance(mark.detail, dict):
-            continue
-        for model in mark.detail.get("models", ()):
+    for detail in details:
+        for model in detail.get("models", ()) if isinstance(detail, dict) else ():
             one = found.setdefault(str(model.get("class")), {"asked": 0, "resident": 0, "bytes": 0})
             one["asked"] += 1
             one["resident"] += bool(model.get("resident"))

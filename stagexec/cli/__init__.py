@@ -45,10 +45,13 @@ class Verbs(click.Group):
             formatter.write_dl(list(VERBS.items()))
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Verbs, subcommand_metavar="VERB [ARGS]...", context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(__version__, prog_name="stagexec")
 def command() -> None:
     """Read the ledger that `python -m stagexec.main` keeps of every ComfyUI run.
 
-    A RUN is a run's id, a unique prefix of it, a prompt_id, `last` or `last~N`.
+    A RUN is a run's id, a unique prefix of it, a prompt_id, `last` or `last~N`. `stagexec VERB --help` says
+    what a verb takes. Exit codes: 0 done, 1 it ran and the answer is bad, 2 wrong usage.
     """

@@ -6,6 +6,7 @@ import click
 
 from stagexec.cli import common
 from stagexec.reading import audit
+from stagexec.reading.journal import sources
 
 
 @click.command("audit")
@@ -13,7 +14,10 @@ from stagexec.reading import audit
 @common.json_option
 def command(ledger: str | None, as_json: bool) -> None:
     """Look for contradictions in the journal. Exit code 1 if there are any."""
-    findings = audit.audit(common.ledger_path(ledger))
+    folder = common.ledger_path(ledger)
+    findings = audit.audit(folder)
+    if not findings and not sources(folder):
+        click.echo(f"stagexec: no journal in {folder}", err=True)
     if as_json:
         common.print_json(findings)
     else:

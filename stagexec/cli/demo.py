@@ -36,7 +36,7 @@ class DemoFailed(click.ClickException):
 
 
 @click.command("demo")
-@common.ledger_option
+@click.option("--ledger", metavar="DIR", help="Ledger folder; by default .stagexec/ledger in this folder.")
 @common.json_option
 @click.option(
     "--comfyui", metavar="DIR", help="The ComfyUI folder; by default $COMFYUI_PATH, this one, a fetched one."

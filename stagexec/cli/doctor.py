@@ -23,7 +23,7 @@ def command(comfyui: str | None, as_json: bool) -> None:
         with contextlib.redirect_stdout(sys.stderr):
             found = report(comfyui)
     except HostNotFound as error:
-        raise common.BadInput(str(error)) from None
+        raise common.BadInput(str(error).replace("--stagexec-comfyui", "--comfyui")) from None
     except DoctorFailed as error:
         raise click.ClickException(str(error)) from None
     if as_json:

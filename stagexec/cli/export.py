@@ -59,13 +59,16 @@ def parquet(chosen: Chosen, target: str) -> str:
     from stagexec.views import parquet as view
 
     folder = pathlib.Path(target)
-    with common.relation(chosen.ledger) as found:
-        if not chosen.names:
-            name = view.name_of(str(common.ledger_path(chosen.ledger)))
-            return f"{view.write_runs(found, folder, name)} runs in {folder / 'runs'}"
-        name = f"runs-{uuid.uuid4().hex[:16]}"
-        count = view.write_runs(found, folder, name, [run.run_id for run in chosen.runs])
-    segments = view.write_segments(chosen.runs, folder, name)
+    try:
+        with common.relation(chosen.ledger) as found:
+            if not chosen.names:
+                name = view.name_of(str(common.ledger_path(chosen.ledger)))
+                return f"{view.write_runs(found, folder, name)} runs in {folder / 'runs'}"
+            name = f"runs-{uuid.uuid4().hex[:16]}"
+            count = view.write_runs(found, folder, name, [run.run_id for run in chosen.runs])
+        segments = view.write_segments(chosen.runs, folder, name)
+    except view.CannotWrite as problem:
+        raise click.ClickException(f"{target}: {problem}") from None
     return f"{count} runs in {folder / 'runs'}, {segments} segments in {folder / 'segments'}"
 
 

@@ -24,7 +24,7 @@ def command(
 ) -> None:
     """Count failures, with 95% intervals, and the time and money they wasted.
 
-    A cancelled run is no failure. LEDGER may also be a glob or URL of Parquet files.
+    A cancelled run is no failure. --ledger may also name a glob or URL of Parquet files.
     """
     from stagexec.answers.failures import failures
 

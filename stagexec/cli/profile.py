@@ -35,4 +35,5 @@ def command(ledger: str | None, as_json: bool, arm: bool, cancel: bool) -> None:
     if as_json:
         common.print_json({"armed": armed, "flag": str(flag)})
     else:
-        click.echo("The next run will be profiled." if armed else "No run is armed for a profile.")
+        said = "The next run of a server with this ledger will be profiled" if armed else "No run is armed"
+        click.echo(f"{said}: {common.place(ledger)}")

@@ -51,7 +51,7 @@ def command(
 ) -> None:
     """List the runs of the ledger, oldest first.
 
-    LEDGER may also be a glob or URL of Parquet files that `stagexec export --parquet` wrote.
+    --ledger may also name a glob or URL of Parquet files that `stagexec export --parquet` wrote.
     """
     where, values = condition(since, outcome)
     newest = limit or (None if as_json else SHOWN)

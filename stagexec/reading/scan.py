@@ -154,7 +154,7 @@ class _Stretch:
         return self.ends.get(line[2], line[2] + len(line[1]))
 
     def open(self) -> dict[str, list[list[int]]]:
-        """Where the lines lie of runs that are left over. An id that is no text is damage: lines of no run."""
+        """Where the lines lie of runs that are left over. An id that is no text is damage: of no run."""
         found: dict[str, list[list[int]]] = {}
         for name, lines in [*self.runs.items(), *self.late.items()]:
             try:

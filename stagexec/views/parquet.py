@@ -16,6 +16,8 @@ import tempfile
 from collections.abc import Iterable
 from typing import Any
 
+import duckdb
+
 from stagexec.reading import rows as shapes
 from stagexec.reading import table
 from stagexec.reading.relation import Runs
@@ -33,13 +35,17 @@ SEGMENTS: dict[str, str] = {
 }
 
 
+class CannotWrite(Exception):
+    """The folder does not take the files; one line."""
+
+
 def name_of(ledger: str) -> str:
     """The file name of one ledger of this machine: exporting it again replaces its own files alone."""
     return "ledger-" + hashlib.sha256(f"{socket.gethostname()}:{ledger}".encode()).hexdigest()[:16]
 
 
 def write_runs(runs: Runs, folder: pathlib.Path, name: str, only: Iterable[str] | None = None) -> int:
-    """Write the rows of `only` these run ids, or of all; how many. Raises OSError, duckdb.Error."""
+    """Write the rows of `only` these run ids, or of all; how many. Raises OSError, CannotWrite."""
     where, values = "true", []
     if only is not None:
         values = list(only)
@@ -57,9 +63,7 @@ def write_runs(runs: Runs, folder: pathlib.Path, name: str, only: Iterable[str] 
 
 
 def write_segments(runs: Iterable[Run], folder: pathlib.Path, name: str) -> int:
-    """Write the segments of `runs`; how many. Raises OSError, duckdb.Error."""
-    import duckdb
-
+    """Write the segments of `runs`; how many. Raises OSError, CannotWrite."""
     count = 0
     with tempfile.TemporaryDirectory(prefix="stagexec-parquet-") as scratch:
         lines = pathlib.Path(scratch, "segments.json")
@@ -83,8 +87,11 @@ def _copy(connection: Any, query: str, values: list[Any], folder: pathlib.Path, 
     for stale in folder.glob(f"day=*/{name}*.parquet"):
         stale.unlink()
     target = str(folder).replace("'", "''")
-    connection.execute(
-        f"COPY ({query}) TO '{target}' (FORMAT parquet, COMPRESSION zstd, PARTITION_BY (day), "
-        f"WRITE_PARTITION_COLUMNS false, OVERWRITE_OR_IGNORE, FILENAME_PATTERN '{name}_{{i}}')",
-        values,
-    )
+    try:
+        connection.execute(
+            f"COPY ({query}) TO '{target}' (FORMAT parquet, COMPRESSION zstd, PARTITION_BY (day), "
+            f"WRITE_PARTITION_COLUMNS false, OVERWRITE_OR_IGNORE, FILENAME_PATTERN '{name}_{{i}}')",
+            values,
+        )
+    except duckdb.IOException as error:
+        raise CannotWrite(str(error).splitlines()[0]) from None

@@ -12,8 +12,8 @@ from stagexec.answers.amdahl import Plan, SpeedUp
 from stagexec.answers.cache_defeat import ReExecution
 from stagexec.answers.diff import Comparison
 from stagexec.answers.failures import Failures, Group
-from stagexec.answers.words import human, nodes, percent, size
-from stagexec.views.text import print_difference, text
+from stagexec.answers.words import human, nodes, percent
+from stagexec.views.text import print_difference, residency, text
 
 MOST_ROWS = 40
 
@@ -102,7 +102,7 @@ def print_comparison(out: Console, found: Comparison) -> None:
             f"condition {text(row['field'])}: {text(row['a'])} → {text(row['b'])}{packs}", soft_wrap=True
         )
     for name in dict.fromkeys([*found.residency.get("a", {}), *found.residency.get("b", {})]):
-        told = [_residency(found.residency[side].get(name)) for side in ("a", "b")]
+        told = [residency(found.residency[side].get(name)) for side in ("a", "b")]
         out.print(f"model {text(name)}: {told[0]} → {told[1]}")
     print_re_executed(out, found.re_executed)
 
@@ -114,9 +114,3 @@ def print_re_executed(out: Console, found: Sequence[ReExecution]) -> None:
         out.print(f"{place} executed again: {text(again.why)}", soft_wrap=True)
     if len(found) > MOST_ROWS:
         out.print(f"and {nodes(len(found) - MOST_ROWS)} more")
-
-
-def _residency(one: dict[str, int] | None) -> str:
-    if one is None:
-        return "not used"
-    return f"asked {one['asked']} times, {one['resident']} times there already, {size(one['bytes'])}"

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from stagexec.answers.diff import residency_of
 from stagexec.answers.explain import Difference
 from stagexec.answers.words import human, percent, size
 from stagexec.reading.audit import Finding
@@ -19,6 +20,9 @@ BAR_CELLS = 30
 MOST_VISITS = 40
 PIPED_COLUMNS = 160
 """Width where there is no terminal to ask: rich's own 80 would cut columns off."""
+
+TOLD = ("model_load", "attention")
+"""Marks that are told in other words: by model, and as a diagnosis."""
 
 OUTCOME_STYLES = {
     "success": "green",
@@ -104,6 +108,7 @@ def print_run(out: Console, run: dict[str, Any], all_visits: bool = False) -> No
     _print_artifacts(out, run)
     _print_nodes(out, run)
     _print_diagnoses(out, run)
+    _print_models(out, run)
     _print_memory(out, run)
     _print_remarks(out, run)
 
@@ -219,7 +224,8 @@ def _print_nodes(out: Console, run: dict[str, Any]) -> None:
         "not executed": run["not_executed"],
         "unexpected": run["unexpected"],
     }
-    out.print("nodes: " + ", ".join(f"{len(found)} {name}" for name, found in counts.items() if found))
+    told = ", ".join(f"{len(found)} {name}" for name, found in counts.items() if found)
+    out.print(f"nodes: {told or 'none'}")
     for node, grown in list(run["rollup"].items())[:MOST_VISITS]:
         out.print(
             f"node {text(node)} grew {grown['nodes']} nodes: {human(grown['wall_ns'])} wall clock, "
@@ -231,6 +237,12 @@ def _print_diagnoses(out: Console, run: dict[str, Any]) -> None:
     for found in run.get("diagnoses", ()):
         style = "yellow" if found["severity"] == "problem" else "cyan"
         out.print(f"[{style}]{text(found['name'])}[/]: {text(found['says'])}", soft_wrap=True)
+
+
+def _print_models(out: Console, run: dict[str, Any]) -> None:
+    loads = [mark["detail"] for mark in run["marks"] if mark["name"] == "model_load"]
+    for name, found in residency_of(loads).items():
+        out.print(f"model {text(name)}: {residency(found)}")
 
 
 def _print_memory(out: Console, run: dict[str, Any]) -> None:
@@ -262,11 +274,20 @@ def _print_nvml(out: Console, nvml: dict[str, Any]) -> None:
         out.print(f"{text(told.get('name'))} {text(uuid)}: {energy}, {told['samples']} samples, most: {most}")
 
 
+def residency(one: dict[str, int] | None) -> str:
+    """How often a model was asked for and was there already; `one` as in diff.residency."""
+    if one is None:
+        return "not used"
+    times = "once" if one["asked"] == 1 else f"{one['asked']} times"
+    return f"asked for {times}, there already {one['resident']} of {one['asked']}, {size(one['bytes'])}"
+
+
 def _print_remarks(out: Console, run: dict[str, Any]) -> None:
     for blocked in run["blocked"]:
         out.print(f"blocked at node {text(blocked.get('node_id'))}: {text(blocked.get('message'))}")
     for mark in run["marks"]:
-        out.print(f"mark {text(mark['name'])}: {text(mark['detail'])}")
+        if mark["name"] not in TOLD:
+            out.print(f"mark {text(mark['name'])}: {text(mark['detail'])}")
     for fault in run["faults"]:
         out.print(f"[red]fault in stagexec[/]: {text(fault['detail'])}")
     for seam in run["seams"]:

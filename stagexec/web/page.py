@@ -34,7 +34,9 @@ function human(ns) {
   if (ns < 1e6) return (ns / 1e3).toFixed(0) + " \\u00b5s";
   if (ns < 1e9) return (ns / 1e6).toFixed(1) + " ms";
   if (ns < 6e10) return (ns / 1e9).toFixed(2) + " s";
-  return Math.floor(ns / 6e10) + " min " + Math.round(ns % 6e10 / 1e9) + " s";
+  const s = Math.floor(ns / 1e9);
+  if (s < 3600) return Math.floor(s / 60) + " min " + s % 60 + " s";
+  return Math.floor(s / 3600) + " h " + Math.floor(s % 3600 / 60) + " min";
 }
 function bar(stages, total) {
   const b = el("div", null, "bar");

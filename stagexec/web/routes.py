@@ -91,6 +91,8 @@ class Site:
             return _json({"error": str(error)}, 400)
         except store.NoSuchRun as error:
             return _json({"error": str(error)}, 404)
+        except OSError as error:
+            return _json({"error": f"the ledger cannot be read: {error.strerror or error}"}, 503)
         return _json(found, 200)
 
     def _folder(self) -> pathlib.Path:

@@ -186,6 +186,32 @@ def test_a_pipe_that_is_not_utf_8_is_no_traceback(ledger: Path, encoding: str, v
         assert json.loads(done.stdout)["notes"] == []
 
 
+def test_audit_without_a_journal_says_so(tmp_path: Path) -> None:
+    assert call("audit", "--ledger", str(tmp_path)).stderr == f"stagexec: no journal in {tmp_path}\n"
+
+
+def test_a_folder_that_takes_no_parquet_is_told_in_one_line(ledger: Path, tmp_path: Path) -> None:
+    target = tmp_path / "lake"
+    (target / "runs").mkdir(parents=True)
+    (target / "runs" / "day=2025-10-09").write_text("in the way")
+    result = call("export", "--parquet", str(target), "--ledger", str(ledger))
+    assert result.exit_code == 1
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_show_tells_of_models_in_words_and_not_as_they_lie_in_the_journal(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    run = FakeRun(journal, "aaaa", TINY).start()
+    for resident in (False, True):
+        model = {"class": "SD15", "id": 1, "bytes": 2_000_000, "resident": resident}
+        journal.add("mark", run, name="model_load", detail={"models": [model]})
+    run.execute().close()
+    journal.write(tmp_path)
+    shown = call("show", "last", "--ledger", str(tmp_path)).stdout
+    assert "model SD15: asked for 2 times, there already 1 of 2, 2.0 MB" in shown
+    assert "mark model_load" not in shown
+
+
 def test_a_ledger_without_runs_is_named(tmp_path: Path) -> None:
     assert call("runs", "--ledger", str(tmp_path)).stderr == f"stagexec: no runs in {tmp_path}\n"
 

@@ -63,7 +63,10 @@ def arm(ledger: Path, *words: str) -> Any:
 
 
 def test_an_armed_run_has_a_trace_with_ranges_named_run_stage_node(ledger: Path) -> None:
-    assert arm(ledger, "--next").output == "The next run will be profiled.\n"
+    assert (
+        arm(ledger, "--next").output
+        == f"The next run of a server with this ledger will be profiled: {ledger}\n"
+    )
     shown = work(ledger)
     assert shown["timing"] == "profile"
     (trace,) = shown["artifacts"]
@@ -78,7 +81,7 @@ def test_arming_counts_once_and_can_be_taken_back(ledger: Path) -> None:
     arm(ledger, "--next")
     assert [work(ledger, str(n))["timing"] for n in range(2)] == ["profile", "baseline"]
     arm(ledger, "--next")
-    assert arm(ledger, "--cancel").output == "No run is armed for a profile.\n"
+    assert arm(ledger, "--cancel").output == f"No run is armed: {ledger}\n"
     assert work(ledger, "third")["timing"] == "baseline"
 
 

@@ -197,3 +197,12 @@ def test_a_scrape_costs_little_after_a_hundred_thousand_runs(ledger: Path) -> No
     begin = time.perf_counter()
     metrics.text()
     assert time.perf_counter() - begin < 0.5  # the bar is 50 ms; the rest is for a busy machine
+
+
+def test_a_ledger_that_cannot_be_read_is_said_in_a_line_of_json(served: Served) -> None:
+    def refuse() -> Path:
+        raise PermissionError(13, "Permission denied")
+
+    served.site.ledger = refuse
+    status, _, body = served.get("/stagexec/runs")
+    assert (status, json.loads(body)) == (503, {"error": "the ledger cannot be read: Permission denied"})
