@@ -14,6 +14,7 @@ import select
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from types import ModuleType
@@ -90,6 +91,10 @@ class Child:
             self._failed("spawn", [f"{type(error).__name__}: {words}"])
         self.file()
 
+    def popen(self) -> Any:
+        """The object that the pack holds; None when it does no more."""
+        return self._popen()
+
     def ended(self, exit_code: int | None, seen: str) -> None:
         """The process has exited; told once by the watcher and once by whoever waits for it.
 
@@ -98,7 +103,7 @@ class Child:
         with self._lock:
             if self.exit_ns is None:
                 self.exit_ns, self.exit_seen = self.run.clock(), seen
-                popen = self._popen()
+                popen = self.popen()
                 stdin = getattr(popen, "stdin", None)
                 self.input_ended = stdin is not None and stdin.closed
             if self.exit_code is not None or exit_code is None:
@@ -307,6 +312,9 @@ POPEN = {
 }
 """Target of a seam -> what makes its replacement."""
 
+TOLD_S = 1.0
+"""How long somebody else who has reaped a process may take to say with which code it ended."""
+
 POSITIONS = {"args": 0, "executable": 2, "stdin": 3, "stdout": 4, "stderr": 5, "shell": 8}
 """Where `Popen` takes these when they are given by position (since Python 3.0)."""
 
@@ -376,7 +384,11 @@ def _wait_for(child: Child, number: int) -> None:
         poller = select.poll()
         poller.register(number, select.POLLIN)
         poller.poll()
-        child.ended(_code_of(number), "pidfd")
+        popen = child.popen()  # first of all: asyncio lets go of it at once, and it alone has the code then
+        code = _code_of(number)
+        child.ended(code, "pidfd")
+        if code is None:
+            child.ended(_code_told(popen), "pidfd")
     finally:
         os.close(number)
 
@@ -389,6 +401,15 @@ def _code_of(number: int) -> int | None:
     if found is None:
         return None
     return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+
+
+def _code_told(popen: Any) -> int | None:
+    """The code that whoever reaped the process puts into its `Popen`, as asyncio does from its event loop."""
+    end = time.monotonic() + TOLD_S
+    while popen is not None and popen.returncode is None and time.monotonic() < end:
+        time.sleep(0.01)
+    code: int | None = getattr(popen, "returncode", None)
+    return code
 
 
 def tail_of_file(name: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -98,3 +99,28 @@ def test_a_process_that_one_of_our_own_threads_starts_is_no_part_of_the_run(run:
         thread.join()
     children.settle(run)
     assert [span[0] for span in run.pending_spans] == ["child:ffmpeg"]
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="exits are seen by pidfd")
+def test_a_process_that_asyncio_reaps_has_its_exit_code_too(
+    run: Run, ffmpeg: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command, kept, begun = ffmpeg("exit 3"), [], children.begun
+
+    def keep(child: children.Child, popen: Any, done: bool) -> None:
+        kept.append(popen)  # asyncio drops it: whether our look comes before that is up to the scheduler
+        begun(child, popen, done)
+
+    monkeypatch.setattr(children, "begun", keep)
+
+    async def encode() -> int:
+        process = await asyncio.create_subprocess_exec(*command)
+        return await process.wait()
+
+    for _ in range(4):
+        assert asyncio.run(encode()) == 3
+    watchers = [one for one in threading.enumerate() if one.name.startswith("stagexec-child-")]
+    for one in watchers:
+        one.join(10)
+    children.settle(run)
+    assert [span[6]["exit_code"] for span in run.pending_spans] == [3, 3, 3, 3]
