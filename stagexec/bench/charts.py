@@ -34,10 +34,10 @@ def has_plotly() -> bool:
 
 
 def forest(found: Sequence[Comparison]) -> str:
-    """Every comparison's ratio with its interval on a line at 1, logarithmic."""
-    drawn = [c for c in found if c.total is not None]
+    """Every ranked comparison's ratio with its interval on a line at 1, logarithmic."""
+    drawn = [c for c in found if c.total is not None and c.ranked]
     if not drawn:
-        return "<p>Nothing could be compared.</p>"
+        return "<p>Nothing could be compared as a speed.</p>"
     return _forest_plotly(drawn) if has_plotly() else _forest_svg(drawn)
 
 

@@ -6,6 +6,7 @@ models and the Python of an arm must lie under the same paths on each worker.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
@@ -16,8 +17,9 @@ from typing import Any, Protocol
 
 import msgspec
 
+from stagexec.bench import units
 from stagexec.bench.plan import Plan, Unit
-from stagexec.bench.results import Record, Results, create
+from stagexec.bench.results import Record, Results, complete, create
 from stagexec.bench.runner import Bench, Lab, Watch
 
 POLL_SECONDS = 0.2
@@ -74,11 +76,12 @@ def spread(plan: Plan, results: Results, opener: Opener, watch: Watch) -> None:
 
     if not ray.is_initialized():
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing of a bench is told to anybody
-        ray.init(log_to_driver=False)
+        ray.init(log_to_driver=False, logging_level=logging.ERROR)
     gpus = 1 if ray.cluster_resources().get("GPU") else 0
     queue = Queue()
     task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0, scheduling_strategy="SPREAD")(work)
     header = msgspec.to_builtins(plan)
+    watch("start", progress(plan, results))
     left = {}
     for unit in plan.unit:
         before = {
@@ -130,8 +133,19 @@ def _drain(queue: Any, empty: type[Exception], results: Results, watch: Watch) -
             results.add_run(facts)
         elif "kind" in facts and name != "finished":
             results.note(**facts)
+        if name == "measure":  # a worker counts only its own
+            facts = progress(results.plan, results)
         if name not in ("start", "finished"):
             watch(name, facts)
+
+
+def progress(plan: Plan, results: Results) -> Record:
+    """Counted measures of all workers: how many are planned, how many are done."""
+    positions = {unit.name: len(units.steps(unit.state, unit.concurrency)) for unit in plan.unit}
+    out = {(note["unit"], note["arm"]) for note in results.notes if note["kind"] == "arm"}
+    pairs = [(unit, arm.name) for unit in plan.unit for arm in plan.arms_of(unit)]
+    planned = sum(unit.pairs for unit, arm in pairs if (unit.name, arm) not in out)
+    return {"planned": planned, "done": len(complete(results.runs, positions))}
 
 
 def _write(path: Path, content: bytes) -> None:

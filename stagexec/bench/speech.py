@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stagexec.answers.explain import SPOKEN
 from stagexec.answers.words import human, many, percent, size
+from stagexec.bench import stats
 from stagexec.bench.tables import Cell, Comparison, Tables
 
 QUESTIONS = (
@@ -63,7 +65,8 @@ def dominant(cell: Cell) -> str | None:
 
 def cut(found: Comparison) -> str:
     """Which stage changed most, what that would do to the total, and what was seen."""
-    head = f"{where(found)}, {found.arm} against {found.reference}: {found.verdict}"
+    verdict = found.verdict if found.ranked else f"not ranked ({found.verdict})"
+    head = f"{where(found)}, {found.arm} against {found.reference}: {verdict}"
     amdahl = found.amdahl
     if found.total is None or amdahl is None:
         return f"{head}; no stage changed."
@@ -173,3 +176,22 @@ def may_i_use(tables: Tables, found: Comparison) -> str | None:
         numbers.append(f"largest difference {judged.max_abs * 255:.1f} of 255")
     given = f" ({', '.join(numbers)})" if numbers else ""
     return f"{found.arm}, {where(found)}: {answer}, {judged.why}{given}; criterion: {judged.criterion}"
+
+
+def one_time(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What of the first run's time the second does not take, where that is a share worth naming."""
+    return [
+        f"{row['unit']}, {row['arm']}: {percent(row['share'])} of {row['stage']}, {row['reading']}"
+        for row in rows
+        if row["share"] >= stats.ONE_TIME or row["stage"] == "total"
+    ]
+
+
+def effects(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What each level of a factor does to the total, over all combinations."""
+    return [
+        f"{row['unit']}, {row['factor']} {row['level']} against {row['against']}: {row['shown']}, "
+        f"ratio {row['ratio']:.3f}"
+        + (f", 95% interval {row['low']:.3f} to {row['high']:.3f}" if row["low"] is not None else "")
+        for row in rows
+    ]

@@ -108,7 +108,7 @@ def share(text: str) -> float:
 def run_plan(name: str, options: dict[str, Any]) -> pathlib.Path:
     """Run a plan from beginning to end, or from where it was cut; its result folder."""
     from stagexec.bench import plan as plans
-    from stagexec.bench import setup
+    from stagexec.bench import servers, setup
 
     share(options["fail_over"])  # a mistake is said before the hours of a bench, not after
     try:
@@ -118,6 +118,8 @@ def run_plan(name: str, options: dict[str, Any]) -> pathlib.Path:
         raise common.BadInput(str(problem)) from None
     if options["ray"]:
         plan = on_cluster(plan)
+    if options["against"]:
+        check_against(pathlib.Path(options["against"]), plan, servers.machine())
     workflow = load_workflow(options["workflow"] or plan.workflow, file.parent, options["sets"])
     try:
         place = prepare(plan, workflow, options)
@@ -129,6 +131,22 @@ def run_plan(name: str, options: dict[str, Any]) -> pathlib.Path:
             return results.folder
     except OSError as problem:
         raise BenchFailed(f"the results cannot be written: {problem}") from None
+
+
+def check_against(folder: pathlib.Path, plan: Plan, machine: dict[str, Any]) -> None:
+    """Refuse an older result with which this bench could not be compared. Raises ResultError."""
+    from stagexec.bench import results
+
+    old = results.load(folder)
+    for name, theirs, ours in (
+        ("on another machine", old.header.get("machine"), machine),
+        ("in another timing mode", old.plan.timing, plan.timing),
+    ):
+        if theirs != ours:
+            raise common.BadInput(f"--against {folder}: it was made {name}: {theirs}, here {ours}")
+    measured = {(run["unit"], run["arm"]) for run in old.runs if run["role"] == "counted"}
+    if not measured & {(unit.name, arm.name) for unit in plan.unit for arm in plan.arms_of(unit)}:
+        raise common.BadInput(f"--against {folder}: it has measured no unit and arm of this plan")
 
 
 def shortened(plan: Plan, options: dict[str, Any]) -> Plan:
@@ -213,7 +231,7 @@ def prepare(plan: Plan, workflow: dict[str, Any], options: dict[str, Any]) -> Pl
     try:
         host = setup.find_host(options["comfyui"])
     except setup.NotATree as problem:
-        raise common.BadInput(str(problem)) from None
+        raise common.BadInput(str(problem).replace("--stagexec-comfyui", "--comfyui")) from None
     if missing := demo.missing_requirements(host):
         raise common.BadInput(
             f"this Python lacks what ComfyUI needs ({', '.join(missing)}). "
@@ -318,6 +336,7 @@ def carry_out(plan: Plan, results: Results, place: Place, on_ray: bool, go_on: s
 
 def print_report(found: dict[str, Any], folder: pathlib.Path) -> None:
     """The answers and the verdicts, for a terminal; the rest is in the report's files."""
+    from stagexec.bench import speech
     from stagexec.bench.report import JSON, MARKDOWN, PAGE
     from stagexec.views import text
 
@@ -326,6 +345,14 @@ def print_report(found: dict[str, Any], folder: pathlib.Path) -> None:
         lines = answer.get("lines", answer.get("answers"))
         if lines:
             out.print(f"[bold]{text.text(answer['question'])}[/]")
+        for line in lines:
+            out.print(f"  {text.text(line)}", soft_wrap=True)
+    for title, lines in (
+        ("What does only the first run of a process pay?", speech.one_time(found["one_time"])),
+        ("What does each factor do?", speech.effects(found["effects"])),
+    ):
+        if lines:
+            out.print(f"[bold]{title}[/]")
         for line in lines:
             out.print(f"  {text.text(line)}", soft_wrap=True)
     units: dict[tuple[str, str, str], list[str]] = {}

@@ -61,6 +61,7 @@ def test_the_matrix_has_its_ten_units() -> None:
         ('name = "x"\n[[unit]]\nname = "u"\nstate = "queue"\n', 2, "needs `concurrency`"),
         ('name = "x"\n[[unit]]\nname = "u"\nstate = "recompute"\ncounted = 0\n', 5, "counted 1 or more"),
         ('name = "x"\n[[unit]]\nname = "u"\nstate = "process_cold"\nwarmup = 1\n', 5, "no warm-up"),
+        ('name = "x"\n[[arm]]\nname = "a"\nargs = ["--port=1"]\n' + UNIT, 4, "--port is the bench's own"),
         ('name = "x"\n[quality]\npsnr = 3\n' + UNIT, 3, "unknown key `psnr`"),
         ('name = "x"\n[[factor]]\nname = "f"\nlevel = []\n' + UNIT, 2, "has no level"),
     ],

@@ -106,3 +106,50 @@ def test_each_kind_of_model_of_the_host_is_named_to_the_server(tmp_path: Path) -
         str(tmp_path / "models" / "checkpoints"),
         str(tmp_path / "tiny"),
     ]
+
+
+class Occupied:
+    """A session whose server finds its port taken a number of times."""
+
+    def __init__(self, log: str, ready: bool) -> None:
+        self.server, self.pid, self.log_name, self.closed = self, 1, "x.log", False
+        self.text, self.ready = log, ready
+
+    def start(self) -> Occupied:
+        return self
+
+    def wait_ready(self, seconds: float) -> None:
+        if not self.ready:
+            raise servers.lab.ServerDied("the server ended with code 1")
+
+    def log(self) -> str:
+        return self.text
+
+    def connect(self) -> None: ...
+
+    def check_classes(self, names: list[str]) -> None: ...
+
+    def no_op(self) -> None: ...
+
+    def close(self) -> None:
+        self.closed = True
+
+
+TAKEN = "OSError: [Errno 98] error while attempting to bind on ('127.0.0.1', 1): address already in use\n"
+    "OSError: [Errno 98] error while attempting to bind on address ('127.0.0.1', 1): address already in use\n"
+)
+
+
+@pytest.mark.parametrize(("log", "starts"), [(TAKEN, 3), ("RuntimeError: no kernel\n", 1)])
+def test_a_port_that_somebody_else_took_is_tried_anew_and_another_failure_is_not(
+    lab: servers.Servers, monkeypatch: pytest.MonkeyPatch, log: str, starts: int
+) -> None:
+    made: list[Occupied] = []
+    monkeypatch.setattr(lab, "_session", lambda arm, args: made.append(Occupied(log, False)) or made[-1])
+    with pytest.raises(servers.ArmFailed, match=log[:7]):
+        lab.open(plan.Arm("a"), [], cold=False, page_cache="as it is")
+    assert [one.closed for one in made] == [True] * starts
+    made.clear()
+    monkeypatch.setattr(lab, "_session", lambda arm, args: made.append(Occupied(log, bool(made))) or made[-1])
+    if starts > 1:
+        assert lab.open(plan.Arm("a"), [], cold=False, page_cache="as it is")[0] is made[1]

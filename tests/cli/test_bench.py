@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from stagexec.bench import servers
+from stagexec.bench import results, servers
 from stagexec.cli import bench
 from tests.bench.fake_lab import PROMPT, FakeLab
 
@@ -162,6 +163,62 @@ def test_against_an_older_result_only_a_shown_slow_down_ends_with_1(
     done = call("mine.toml", "--out", "new", "--against", "old", "--fail-over", "5%")
     assert done.exit_code == code, done.output
     assert ("slower by more than 5%" in done.output) is bool(code)
+
+
+@pytest.mark.parametrize(
+    ("words", "header", "says"),
+    [
+        ([], {"machine": {"name": "another"}}, "it was made on another machine"),
+        (["--arm", "b"], {}, "it has measured no unit and arm of this plan"),
+    ],
+)
+def test_an_older_result_that_cannot_be_compared_is_said_before_anything_runs(
+    folder: Path, lab: FakeLab, words: list[str], header: dict[str, Any], says: str
+) -> None:
+    assert call("mine.toml", "--out", "old", "--arm", "a").exit_code == 0
+    file = folder / "old" / "result.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **header}))
+    opened = len(lab.opened)
+    done = call("mine.toml", "--out", "new", "--against", "old", *words)
+    assert done.exit_code == 2, done.output
+    assert says in done.output
+    assert len(lab.opened) == opened
+    assert not (folder / "new").exists()
+
+
+def test_a_full_disk_is_one_line_and_stops_the_servers(
+    folder: Path, lab: FakeLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device", "runs.jsonl")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(results, "_append", full)
+        done = call("mine.toml", "--out", "result")
+    assert done.exit_code == 1
+    assert done.output.splitlines()[-1].startswith("Error: stopped: [Errno 28] No space left on device: ")
+    assert "The runs are kept. Go on with: stagexec bench mine.toml --resume --out result" in done.output
+    assert lab.alive == 0
+    assert call("mine.toml", "--out", "result", "--resume").exit_code == 0
+
+
+def test_the_command_that_goes_on_has_all_that_was_asked_for(folder: Path, lab: FakeLab) -> None:
+    lab.interrupt_after = 2
+    asked = ["--counted", "3", "--warmup", "1", "--arm", "a", "--arm", "b", "--set", "1.ckpt_name=a b"]
+    cut = call("mine.toml", "--out", "result", *asked)
+    words = shlex.split(cut.output.partition("Go on with: stagexec bench ")[2])
+    lab.interrupt_after = None
+    done = call(*words, "--json")
+    assert done.exit_code == 0, done.output
+    assert [cell["n"] for cell in json.loads(done.stdout)["cells"]] == [3, 3]
+
+
+@pytest.mark.parametrize("change", [["--counted", "5"], ["--set", "1.ckpt_name=z"]])
+def test_another_plan_or_workflow_is_no_going_on(folder: Path, lab: FakeLab, change: list[str]) -> None:
+    assert call("mine.toml", "--out", "result").exit_code == 0
+    done = call("mine.toml", "--out", "result", "--resume", *change)
+    assert done.exit_code == 2
+    assert "start anew in another --out" in done.output
 
 
 def test_without_ray_the_option_says_how_to_get_it(
