@@ -216,7 +216,7 @@ def _all_cached(a: Side, b: Side) -> str:
     what = (
         "nothing was sampled" if a.stage("sampling") and not b.stage("sampling") else "no node was executed"
     )
-    whole = "all " if count > 1 else ""
+    whole = "all " if count > 1 and b.expected <= b.from_cache else ""
     return f"{whole}{nodes(count)} came from the cache, {what}"
 
 

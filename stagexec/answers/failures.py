@@ -84,7 +84,8 @@ def wilson(hits: int, of: int) -> tuple[float | None, float | None]:
     share, spread = hits / of, Z95 * Z95 / of
     middle = (share + spread / 2) / (1 + spread)
     half = Z95 * math.sqrt(share * (1 - share) / of + spread / (4 * of)) / (1 + spread)
-    return max(0.0, middle - half), min(1.0, middle + half)
+    # At the ends the bound is exact, and the formula off by its rounding.
+    return middle - half if hits else 0.0, middle + half if hits < of else 1.0
 
 
 def failures(

@@ -56,10 +56,17 @@ def _summary(run: Run, visits: list[Visit], graph: Graph, on_device: device.Devi
         "stages": derive.stage_times(run),
         "wasted_ns": wasted_ns,
         "wasted_kind": wasted_kind,
-        "cancel_latency_ns": stopped - cancel if cancel is not None and stopped is not None else None,
+        "cancel_latency_ns": _latency(cancel, stopped),
         "host_version": process.host.host_version if process.host else None,
         "warmup": run.warmup,
     }
+
+
+def _latency(cancel: int | None, stopped: int | None) -> int | None:
+    """From the cancel to the stop; None where one of them never was, or the run had stopped by itself."""
+    if cancel is None or stopped is None or stopped < cancel:
+        return None
+    return stopped - cancel
 
 
 def detail(run: Run) -> dict[str, Any]:

@@ -166,11 +166,11 @@ def _failures(runs: Sequence[Run]) -> str:
 
 
 def first_and_second(runs: Sequence[Run]) -> tuple[Run, Run] | None:
-    """The first good run and the next good one of the same process, warm-ups apart; None without two."""
+    """The first good run and the next of its process and timing mode, warm-ups apart; None without two."""
     good = [run for run in runs if run.outcome in COMPLETE and not run.warmup]
     for place, run in enumerate(good):
         for other in good[place + 1 :]:
-            if other.process.file == run.process.file:
+            if other.process.file == run.process.file and other.timing == run.timing:
                 return run, other
     return None
 

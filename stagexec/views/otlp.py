@@ -155,10 +155,11 @@ def _send_metrics(runs: Sequence[Run], url: str) -> None:
     count = meter.create_counter("stagexec.runs")
     for run in counted:
         outcome = str(run.outcome)
-        total.record(run.segments.total_ns() / 1e9, {"outcome": outcome})
+        alike = {"outcome": outcome, "timing": run.timing or "unknown"}
+        total.record(run.segments.total_ns() / 1e9, alike)
         count.add(1, {"outcome": outcome, "cause": run.cause or "none"})
         for stage, ns in derive.stage_times(run).items():
-            stage_time.record(ns / 1e9, {"stage": stage, "outcome": outcome})
+            stage_time.record(ns / 1e9, {"stage": stage, **alike})
     exporter = _exporters()[1](endpoint=f"{url.rstrip('/')}/v1/metrics", timeout=TIMEOUT_S)
     try:
         if exporter.export(reader.get_metrics_data()) is not MetricExportResult.SUCCESS:

@@ -42,12 +42,16 @@ class Metrics:
         counter, histogram = client.Counter, client.Histogram
         self._runs = counter("stagexec_runs", "Runs that ended.", ["outcome", "cause"], **kept)
         self._total = histogram(
-            "stagexec_run_seconds", "Queue accepted to delivered.", ["outcome"], buckets=BUCKETS, **kept
+            "stagexec_run_seconds",
+            "Queue accepted to delivered.",
+            ["outcome", "timing"],
+            buckets=BUCKETS,
+            **kept,
         )
         self._stage = histogram(
             "stagexec_stage_seconds",
             "Time of a run in a stage.",
-            ["stage", "outcome"],
+            ["stage", "outcome", "timing"],
             buckets=BUCKETS,
             **kept,
         )
@@ -64,10 +68,13 @@ class Metrics:
     def observe(self, row: dict[str, Any]) -> None:
         """Count one closed run; `row` has table.COLUMNS."""
         outcome, cause = str(row["outcome"]), str(row["cause"] or "none")
+        timing = str(
+            row["timing"] or "unknown"
+        )  # a profiled run is slower: never one distribution with others
         self._runs.labels(outcome, cause).inc()
-        self._total.labels(outcome).observe(row["total_ns"] / 1e9)
+        self._total.labels(outcome, timing).observe(row["total_ns"] / 1e9)
         for stage, ns in stages_of(row).items():
-            self._stage.labels(stage, outcome).observe(ns / 1e9)
+            self._stage.labels(stage, outcome, timing).observe(ns / 1e9)
         if row["outcome"] in FAILED:
             name = self._bounded(row["error_class"])
             self._failures.labels(str(row["error_stage"] or "none"), cause, name).inc()

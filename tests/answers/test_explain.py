@@ -105,6 +105,13 @@ def test_two_equal_runs_took_about_as_long_and_no_stage_is_blamed(compared: Comp
     )
 
 
+def test_nodes_that_were_neither_cached_nor_executed_are_not_counted_as_all(compared: Compared) -> None:
+    def second(journal: FakeJournal) -> None:
+        FakeRun(journal, "bbbb", TINY).spend(MS).start(cached=("4", "5")).execute(outputs={"5": 1}).close()
+
+    assert ": 2 nodes came from the cache, nothing was sampled" in compared(cold, second).verdict
+
+
 def waited(journal: FakeJournal) -> None:
     run = FakeRun(journal, "aaaa", TINY).spend(100 * S).start("process_cold")
     run.visit(1, "3", "KSampler", [("sampling", S)]).execute().close()

@@ -61,6 +61,10 @@ def test_the_wilson_interval_is_the_one_in_the_tables(hits: int, of: int, low: f
     assert wilson(hits, of) == pytest.approx((low, high), abs=1e-5)
 
 
+def test_the_interval_of_none_begins_at_nothing_and_that_of_all_ends_at_all() -> None:
+    assert all(wilson(0, of)[0] == 0 and wilson(of, of)[1] == 1 for of in range(1, 200))
+
+
 def test_nothing_has_no_interval(tmp_path: Path) -> None:
     assert wilson(0, 0) == (None, None)
     total = asked(tmp_path).total

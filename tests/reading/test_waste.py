@@ -115,3 +115,14 @@ def test_cancel_latency_runs_from_the_request_to_the_stop(tmp_path: Path) -> Non
     journal.write(tmp_path)
     (found,) = store.load(tmp_path).runs
     assert rows.summary(found)["cancel_latency_ns"] == 850
+
+
+def test_a_cancel_after_the_run_had_stopped_by_itself_has_no_latency(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    run = FakeRun(journal, "aaaa", TINY).start().execute()
+    stopped = journal.now
+    journal.now += MS
+    run.close(cancel_ns=journal.now, stopped_ns=stopped)
+    journal.write(tmp_path)
+    (found,) = store.load(tmp_path).runs
+    assert rows.summary(found)["cancel_latency_ns"] is None

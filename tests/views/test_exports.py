@@ -222,11 +222,30 @@ def test_metrics_count_runs_and_stages_and_keep_their_labels_bounded(ledger: Pat
         metrics.observe({**rows[-1], "error_class": f"Class{number}"})
     text = metrics.text().decode()
     assert 'stagexec_runs_total{cause="none",outcome="success"} 3.0' in text
-    assert 'stagexec_run_seconds_bucket{le="28800.0",outcome="success"} 3.0' in text
-    assert 'stagexec_stage_seconds_count{outcome="success",stage="sampling"} 2.0' in text
+    assert 'stagexec_run_seconds_bucket{le="28800.0",outcome="success",timing="baseline"} 3.0' in text
+    sampled = 'stagexec_stage_seconds_count{outcome="success",stage="sampling",timing="baseline"} 2.0'
+    assert sampled in text
     classes = re.findall(r'stagexec_failures_total\{.*node_class="([^"]*)"', text)
     assert len(classes) == prometheus.MOST_CLASSES + 1
     assert "other" in classes
+
+
+def test_timing_modes_are_never_one_distribution(ledger: Path, tmp_path: Path) -> None:
+    metrics = prometheus.Metrics()
+    row = table.flat(load(ledger).find("aaaa"))
+    for timing in ("baseline", "profile", None):
+        metrics.observe({**row, "timing": timing})
+    counts = re.findall(
+        r'stagexec_run_seconds_count\{outcome="success",timing="(\w+)"\} 1.0', metrics.text().decode()
+    )
+    assert sorted(counts) == ["baseline", "profile", "unknown"]
+    journal = FakeJournal().head()
+    for name, timing in (("aaaa", "profile"), ("bbbb", "baseline"), ("cccc", "baseline")):
+        FakeRun(journal, name).start(timing=timing).execute().close()
+    journal.write(tmp_path)
+    pair = html.first_and_second(load(tmp_path).runs)
+    assert pair is not None
+    assert [run.run_id[:4] for run in pair] == ["bbbb", "cccc"]
 
 
 def test_a_cancel_is_no_failure_in_the_metrics(ledger: Path) -> None:
