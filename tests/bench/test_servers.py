@@ -136,8 +136,6 @@ class Occupied:
 
 
 TAKEN = "OSError: [Errno 98] error while attempting to bind on ('127.0.0.1', 1): address already in use\n"
-    "OSError: [Errno 98] error while attempting to bind on address ('127.0.0.1', 1): address already in use\n"
-)
 
 
 @pytest.mark.parametrize(("log", "starts"), [(TAKEN, 3), ("RuntimeError: no kernel\n", 1)])
