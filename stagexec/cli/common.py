@@ -43,6 +43,12 @@ def ledger_path(ledger: str | None) -> pathlib.Path:
 
     folder = ledger_folder(ledger)
     if ledger is not None and not folder.is_dir():
+        from stagexec.reading.relation import is_files
+
+        if is_files(ledger):
+            raise BadInput(
+                f"{ledger}: Parquet files answer runs, failures and plan; this needs a ledger folder"
+            )
         raise BadInput(f"no ledger folder {folder}")
     return folder
 

@@ -73,7 +73,7 @@ def prepare(comfyui: str | None) -> tuple[pathlib.Path, pathlib.Path]:
     try:
         host = setup.find_host(comfyui)
     except setup.NotATree as problem:
-        raise common.BadInput(str(problem)) from None
+        raise common.BadInput(str(problem).replace("--stagexec-comfyui", "--comfyui")) from None
     if missing := missing_requirements(host):
         raise common.BadInput(
             f"this Python lacks what ComfyUI needs ({', '.join(missing)}). "

@@ -30,7 +30,8 @@ class Chosen:
         """The runs in full."""
         if self._runs is None:
             loaded = common.load(self.ledger, whole=not self.names)
-            self._runs = [common.find(loaded, name) for name in self.names] if self.names else loaded.runs
+            named = [common.find(loaded, name) for name in self.names] if self.names else loaded.runs
+            self._runs = list({run.run_id: run for run in named}.values())  # two names may mean one run
         return self._runs
 
 

@@ -186,6 +186,19 @@ def test_a_pipe_that_is_not_utf_8_is_no_traceback(ledger: Path, encoding: str, v
         assert json.loads(done.stdout)["notes"] == []
 
 
+def test_a_run_that_is_named_twice_is_exported_once(ledger: Path, tmp_path: Path) -> None:
+    once, twice = tmp_path / "once.csv", tmp_path / "twice.csv"
+    call("export", "cccc", "--csv", str(once), "--ledger", str(ledger))
+    call("export", "cccc", "last~1", "--csv", str(twice), "--ledger", str(ledger))
+    assert once.read_text() == twice.read_text()
+
+
+def test_parquet_files_where_a_ledger_folder_is_needed_are_told(tmp_path: Path) -> None:
+    result = call("show", "last", "--ledger", str(tmp_path / "*.parquet"))
+    assert result.exit_code == 2
+    assert "this needs a ledger folder" in result.stderr
+
+
 def test_audit_without_a_journal_says_so(tmp_path: Path) -> None:
     assert call("audit", "--ledger", str(tmp_path)).stderr == f"stagexec: no journal in {tmp_path}\n"
 
