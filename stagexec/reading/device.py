@@ -173,7 +173,8 @@ def _of_run(run: Run, samples: list[events.NvmlSample]) -> dict[str, Any]:
     first = next((one for one in samples if one.ts_mono_ns >= begin), None)
     last = next((one for one in samples if one.ts_mono_ns >= end), None)
     energy = None
-    if first and last and first.energy_mj is not None and last.energy_mj is not None:
+    # One sample alone is no stretch of time: its difference to itself is not the run's energy.
+    if first and last and first is not last and first.energy_mj is not None and last.energy_mj is not None:
         energy = last.energy_mj - first.energy_mj
     found: dict[str, Any] = {"samples": len(within), "energy_mj": energy}
     for name in ("used_bytes", "process_bytes", "power_mw", "temperature_c"):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pathlib
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
-from stagexec.reading import alive, lean, progress, relation, store
+from stagexec.reading import alive, index, lean, progress, relation, store
 from stagexec.reading.fold import Alive, fold
 from stagexec.reading.journal import Source, sources
 from stagexec.reading.runs import Run
@@ -17,6 +17,18 @@ AFTER = 1024**2
 
 BEFORE = 20
 """So many earlier runs of the same process come along: questions about one run compare it with them."""
+
+FIRST = (
+    "SELECT * FROM runs WHERE file = $1 AND prompt_hash = $2 AND timing = $3 AND outcome IS NOT NULL "
+    f"AND sampling_ns IS NOT NULL ORDER BY {index.ORDER} LIMIT 5"
+)
+"""And the first ones that did the same work: what a first run costs is only told of a first run."""
+
+SAMPLES = (b'"nvml_facts"', b'"nvml_sample"')
+"""Events of the process that a run's answers are made of."""
+
+BEGIN = 64 * 1024
+"""Bytes after a journal's head in which such facts are looked for."""
 
 
 class Large(store.Store):
@@ -32,6 +44,7 @@ class Large(store.Store):
             row = found.find(name)
             values = [row["file"], row["first_byte"]]
             near = found.rows("file = $1 AND first_byte <= $2 AND outcome IS NOT NULL", values, BEFORE)
+            near += found.ask(FIRST, [row["file"], row["prompt_hash"], row["timing"]])
         runs = {run.run_id: run for run in several(self.ledger, row, near)}
         if row["run_id"] not in runs:
             raise store.NoSuchRun(f"{name}: its journal is gone")
@@ -68,15 +81,26 @@ def several(
         return _by_fold(source, now_wall_ns, is_alive)
     path = source.paths[0]
     known = progress.start(path)
-    rows = [row, *(one for one in near if one["end_byte"] > one["first_byte"])]
-    names = {one["run_id"].encode() for one in rows}
-    begin, end = min(one["first_byte"] for one in rows), row["end_byte"] + AFTER
+    rows = {one["run_id"]: one for one in (*near, row) if one["end_byte"] > one["first_byte"]}
     with path.open("rb") as stream:
         head = stream.read(known.head_end).splitlines(keepends=True)
-        stream.seek(begin)
-        lines = stream.read(end - begin).splitlines(keepends=True)
-    mine = [line for line in lines if any(name in line[:200] for name in names)]
+        head += [
+            line for line in _lines(stream, known.head_end, known.head_end + BEGIN) if SAMPLES[0] in line[:40]
+        ]
+        mine = []
+        for one in sorted(rows.values(), key=lambda one: int(one["first_byte"])):
+            name, others = one["run_id"].encode(), SAMPLES if one is row else ()
+            mine += [
+                line
+                for line in _lines(stream, one["first_byte"], one["end_byte"] + AFTER)
+                if name in line[:200] or any(kind in line[:40] for kind in others)
+            ]
     return list(lean.folded(str(path), head, mine).runs.values())
+
+
+def _lines(stream: BinaryIO, begin: int, end: int) -> list[bytes]:
+    stream.seek(begin)
+    return stream.read(end - begin).splitlines(keepends=True)
 
 
 def _by_fold(source: Source, now_wall_ns: int | None, is_alive: Alive) -> list[Run]:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from stagexec.answers import diagnose
 from stagexec.reading import index, lookup, relation, rows, store
-from tests.reading.fake_journal import FakeJournal, FakeRun, cached_run, tiny_run
+from tests.reading.fake_journal import MS, FakeJournal, FakeRun, S, cached_run, tiny_run
 from tests.reading.test_index import compact, put, spaced
 
 
@@ -37,6 +38,40 @@ def test_runs_before_it_come_along_and_are_of_its_process(ledger: Path) -> None:
     chosen = large.find("run4")
     assert {run.run_id[:4] for run in large.runs} >= {"run0", "run3", "run4"}
     assert all(run.process is chosen.process for run in large.runs)
+
+
+def test_what_a_first_run_cost_is_told_of_the_first_run_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = FakeJournal().head()
+    for number in range(8):
+        tiny_run(journal, f"run{number}", load_ns=(9 * S if number == 0 else MS))
+        for pause in range(3):
+            cached_run(journal, f"pause{number}{pause}")
+    put(tmp_path, compact(journal))
+    monkeypatch.setattr(relation, "SMALL", 0)
+    monkeypatch.setattr(lookup, "BEFORE", 5)
+    whole = store.load(tmp_path).runs
+    for run in whole:
+        large = lookup.Large(tmp_path)
+        alone = large.find(run.run_id)
+        assert diagnose.diagnose(alone, large.runs) == diagnose.diagnose(run, whole), run.run_id
+
+
+def test_samples_of_the_device_come_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = FakeJournal().head()
+    device = {"uuid": "GPU-1", "name": "a card"}
+    journal.add("nvml_facts", period_ns=S, reason=None, devices=[device])
+    for name in ("run0", "run1"):
+        journal.add("nvml_sample", uuid="GPU-1", used_bytes=1, energy_mj=journal.now)
+        tiny_run(journal, name)
+        journal.add("nvml_sample", uuid="GPU-1", used_bytes=2, energy_mj=journal.now)
+    put(tmp_path, compact(journal))
+    monkeypatch.setattr(relation, "SMALL", 0)
+    for run in store.load(tmp_path).runs:
+        told = rows.detail(lookup.Large(tmp_path).find(run.run_id))["nvml"]
+        assert told == rows.detail(run)["nvml"]
+        assert told["devices"]["GPU-1"]["energy_mj"] is None  # one sample after its start: no stretch of time
 
 
 @pytest.mark.parametrize(
