@@ -13,12 +13,12 @@ def human(ns: int | None) -> str:
         return "0 s"
     if ns < 100_000:
         return f"{ns / 1e3:.2f} µs"
-    if ns < 1_000_000_000:
+    if ns < 999_500_000:
         ms = ns / 1e6
         return f"{ms:.0f} ms" if ms >= 100 else f"{ms:.1f} ms" if ms >= 10 else f"{ms:.2f} ms"
-    if ns < 60_000_000_000:
+    if ns < 59_995_000_000:
         return f"{ns / 1e9:.2f} s"
-    seconds = ns // 1_000_000_000
+    seconds = round(ns / 1_000_000_000)
     if seconds < 3600:
         return f"{seconds // 60} min {seconds % 60:02d} s"
     return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"

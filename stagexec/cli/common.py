@@ -50,6 +50,12 @@ def ledger_path(ledger: str | None) -> pathlib.Path:
                 f"{ledger}: Parquet files answer runs, failures and plan; this needs a ledger folder"
             )
         raise BadInput(f"no ledger folder {folder}")
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        raise BadInput(
+            f"the ledger's folder {str(folder)!r} has a name that is no UTF-8: rename it"
+        ) from None
     return folder
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -80,10 +81,10 @@ class Runs:
 
 
 def is_files(ledger: str | None) -> bool:
-    """Whether a ledger is named by a pattern or address of Parquet files."""
-    return ledger is not None and (
-        ledger.startswith(REMOTE) or "*" in ledger or ledger.endswith((".parquet", ".pq"))
-    )
+    """Whether a ledger is named by a pattern or address of Parquet files; a folder that is there is none."""
+    if ledger is None or os.path.isdir(ledger):
+        return False
+    return ledger.startswith(REMOTE) or "*" in ledger or ledger.endswith((".parquet", ".pq"))
 
 
 @contextlib.contextmanager

@@ -196,6 +196,8 @@ def test_prompts_that_differ_in_more_than_seeds_are_warned_about(compared: Compa
         (2_345_678, "2.35 ms"),
         (31 * MS, "31.0 ms"),
         (980 * MS, "980 ms"),
+        (S - 1, "1.00 s"),
+        (60 * S - 1, "1 min 00 s"),
         (-9_810 * MS, "-9.81 s"),
         (184 * S, "3 min 04 s"),
         (7380 * S, "2 h 03 min"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -184,6 +185,25 @@ def test_a_pipe_that_is_not_utf_8_is_no_traceback(ledger: Path, encoding: str, v
     assert (done.returncode, done.stderr) == (0, b"")
     if "--json" in verb:
         assert json.loads(done.stdout)["notes"] == []
+
+
+@pytest.mark.parametrize("name", ["a * in it", "ends in.parquet"])
+def test_a_ledger_folder_may_be_named_like_a_pattern(ledger: Path, tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "of" / name
+    shutil.copytree(ledger / "journal", folder / "journal")
+    assert len(printed("runs", "--ledger", str(folder))) == 4
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="file names are text there")
+@pytest.mark.parametrize("verb", [("runs",), ("show", "last"), ("failures",), ("plan", "last")])
+def test_a_ledger_folder_whose_name_is_no_text_is_refused_in_one_line(
+    ledger: Path, tmp_path: Path, verb: tuple[str, ...]
+) -> None:
+    folder = tmp_path / "led\udcffger"
+    shutil.copytree(ledger / "journal", folder / "journal")
+    result = call(*verb, "--json", "--ledger", str(folder))
+    assert result.exit_code == 2
+    assert "no UTF-8" in result.stderr
 
 
 def test_a_run_that_is_named_twice_is_exported_once(ledger: Path, tmp_path: Path) -> None:
