@@ -260,11 +260,14 @@ def _own_group() -> dict[str, Any]:
     """A process group of its own: a Ctrl-C in our terminal is ours to pass on."""
     if sys.platform == "win32":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+    blocked = signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN and not blocked:
         return {"start_new_session": True}
-    # Started by a shell in the background, we ignore Ctrl-C, and so would the server.
+    # Started by a shell in the background we ignore Ctrl-C, a worker of Ray blocks it; so would the server.
     return {"start_new_session": True, "preexec_fn": _heed_interrupts}
 
 
 def _heed_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

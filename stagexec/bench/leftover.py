@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -52,20 +53,27 @@ def clear(results: Results) -> list[int]:
 
     The ids of the processes that were stopped. The folder must be held.
     """
-    folder = results.folder / "servers"
+    workers = list(Path(tempfile.gettempdir()).glob(f"{results.worker_prefix}*"))
     stopped = []
-    for process in servers_in(folder):
-        stopped.append(process.pid)
-        _end(process)
+    for folder in (results.folder, *(worker / "result" for worker in workers)):
+        for process in servers_in(folder / "servers"):
+            stopped.append(process.pid)
+            _end(process)
+        _tidy(folder / "servers", results.folder / "logs")
+    for worker in workers:
+        shutil.rmtree(worker, ignore_errors=True)
     if stopped:
         results.note("left", pids=stopped)
-    for base in folder.iterdir() if folder.is_dir() else ():
+    return stopped
+
+
+def _tidy(servers: Path, logs: Path) -> None:
+    for base in servers.iterdir() if servers.is_dir() else ():
         log = base / "server.log"
         if log.is_file():
-            (results.folder / "logs").mkdir(exist_ok=True)
-            shutil.copyfile(log, results.folder / "logs" / f"{base.name}.log")
+            logs.mkdir(exist_ok=True)
+            shutil.copyfile(log, logs / f"{base.name}.log")
         shutil.rmtree(base, ignore_errors=True)
-    return stopped
 
 
 def servers_in(folder: Path) -> list[Any]:

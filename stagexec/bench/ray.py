@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Mapping
@@ -76,7 +77,11 @@ def spread(plan: Plan, results: Results, opener: Opener, watch: Watch) -> None:
 
     if not ray.is_initialized():
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing of a bench is told to anybody
+        ends = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+        ours = {end: signal.getsignal(end) for end in ends}
         ray.init(log_to_driver=False, logging_level=logging.ERROR)
+        for end, handler in ours.items():  # Ray's own end the process at once, servers and all that is open
+            signal.signal(end, handler)
     gpus = 1 if ray.cluster_resources().get("GPU") else 0
     queue = Queue()
     task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0, scheduling_strategy="SPREAD")(work)
@@ -88,7 +93,9 @@ def spread(plan: Plan, results: Results, opener: Opener, watch: Watch) -> None:
             "runs": [run for run in results.runs if run["unit"] == unit.name],
             "notes": [note for note in results.notes if note.get("unit") == unit.name],
         }
-        left[task.remote(header, unit.name, results.workflow, opener, before, queue)] = unit.name
+        left[
+            task.remote(header, unit.name, results.workflow, opener, before, queue, results.worker_prefix)
+        ] = unit.name
     try:
         while left:
             ready, _ = ray.wait(list(left), timeout=POLL_SECONDS)
@@ -160,11 +167,12 @@ def work(
     opener: Opener,
     before: Mapping[str, list[Record]],
     queue: Any,
+    prefix: str,
 ) -> dict[str, bytes]:
     """On a worker: one unit of the plan from what is already there; its ledger and logs, by path."""
     whole = msgspec.convert(header, Plan)
     plan = msgspec.structs.replace(whole, unit=[one for one in whole.unit if one.name == unit])
-    folder = Path(tempfile.mkdtemp(prefix="stagexec-worker-")) / "result"
+    folder = Path(tempfile.mkdtemp(prefix=prefix)) / "result"
     try:
         results = create(folder, plan, workflow, {"machine": opener.machine()})
         results.runs.extend(before["runs"])

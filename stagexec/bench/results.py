@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,11 @@ class Results:
     def ledger(self) -> Path:
         """The ledger of all servers of this bench."""
         return self.folder / "ledger"
+
+    @property
+    def worker_prefix(self) -> str:
+        """How the scratch folders of this bench's workers begin, in a machine's folder for such."""
+        return f"stagexec-worker-{self.header.get('id', 'none')}-"
 
     @property
     def plan(self) -> Plan:
@@ -96,6 +102,7 @@ def create(folder: Path, plan: Plan, workflow: Mapping[str, Any], facts: Mapping
         raise ResultError(f"{folder} cannot be made: {error.strerror}") from None
     header = {
         "format": FORMAT,
+        "id": uuid.uuid4().hex[:12],
         "plan": msgspec.to_builtins(plan),
         "workflow": dict(workflow),
         **facts,

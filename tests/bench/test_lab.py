@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -122,6 +123,27 @@ def test_stopping_is_a_clean_end_and_killing_is_not(tree: Path, tmp_path: Path) 
     assert stopped.stop() == 0
     assert killed.kill() != 0
     assert killed.stop() == killed.kill()  # ending what has ended changes nothing
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signal masks")
+@pytest.mark.parametrize("how", ["blocked", "ignored"])
+def test_a_server_started_where_ctrl_c_does_nothing_still_ends_by_it(
+    tree: Path, tmp_path: Path, how: str
+) -> None:
+    mask, handler = signal.pthread_sigmask(signal.SIG_BLOCK, ()), signal.getsignal(signal.SIGINT)
+    try:
+        if how == "blocked":
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        else:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        server = lab.Server(lab.Launch(tree, tmp_path / "base", launcher=lab.STOCK)).start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+    server.wait_ready()
+    began = time.monotonic()
+    assert server.stop() == 0
+    assert time.monotonic() - began < lab.STOP_SECONDS
 
 
 def test_our_launcher_is_told_the_tree_and_the_ledger(tmp_path: Path) -> None:

@@ -66,6 +66,24 @@ def test_servers_of_this_folder_are_stopped_with_their_children_and_others_are_n
     assert [note["pids"] for note in opened.notes if note["kind"] == "left"] == [[ours.pid]]
 
 
+def test_servers_of_a_worker_of_this_bench_are_stopped_too_and_its_folder_goes(
+    opened: results.Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leftover.tempfile, "gettempdir", lambda: str(tmp_path))
+    worker = tmp_path / f"{opened.worker_prefix}x"
+    ours, child = sleeper(worker / "result" / "servers" / "server-a")
+    another = tmp_path / "stagexec-worker-0-x"
+    another.mkdir()
+    try:
+        assert leftover.clear(opened) == [ours.pid]
+    finally:
+        ours.kill()
+        ours.communicate()
+    assert not worker.exists()
+    assert another.exists()
+    assert gone(child)
+
+
 def test_where_nothing_was_left_nothing_is_said(opened: results.Results) -> None:
     assert leftover.clear(opened) == []
     assert opened.notes == []
