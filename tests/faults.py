@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stagexec.record import guard, live
+from stagexec.record import guard, live, paths
 
 Faults = list[tuple[str, str]]
 
@@ -34,6 +34,7 @@ def fresh_recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(live, "running", {})
     monkeypatch.setattr(live, "_cancel_asked_ns", None)
     monkeypatch.setattr(live, "journal", None)
+    monkeypatch.setattr(paths, "used_folder", None)
     monkeypatch.setattr(live, "_waiting", {})
     monkeypatch.setattr(live, "_started", 0)
     monkeypatch.setattr(live, "timing", "baseline")
