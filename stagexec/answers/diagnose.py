@@ -112,8 +112,12 @@ def swings(values: Sequence[int], least: float) -> int:
 def host_device_ratio(run: Run, _same: Sequence[Run]) -> list[Diagnosis]:
     """Stages whose host time is not their device time: work that another stage waits for, or a slow host."""
     on_device = device.times(run)
+    known: Counter[str] = Counter()  # host time of the segments whose device time is known: like with like
+    for (stage, _, start, end, _, _), length in zip(run.segments.rows(), on_device.segments, strict=True):
+        if length is not None:
+            known[stage] += end - start
     found = []
-    for stage, host_ns in derive.stage_times(run).items():
+    for stage, host_ns in known.items():
         device_ns = on_device.stages.get(stage)
         if device_ns is None or device_ns < SHORTEST_NS or stage in sets.HOST_STAGES:
             continue

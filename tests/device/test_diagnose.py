@@ -110,6 +110,20 @@ def test_equal_unknown_and_tiny_device_times_are_not(tmp_path: Path) -> None:
     assert timed(tmp_path, None, 500_000) == {}
 
 
+def test_segments_of_unknown_device_time_count_on_neither_side(tmp_path: Path) -> None:
+    journal = FakeJournal().head(timing="events")
+    run = FakeRun(journal, "aaaa", TINY).start(timing="events", device="cuda", device_reason=None).spend(MS)
+    first = journal.now
+    run.visit(1, "3", "KSampler", [("sampling", 10 * MS)]).spend(MS)
+    second = journal.now
+    run.visit(2, "3", "KSampler", [("sampling", 900 * MS)])
+    place = {"device": 0, "stream": 0}
+    known = {"start_ns": first, **place, "device_ns": 10 * MS, "reason": None}
+    captured = {"start_ns": second, **place, "device_ns": None, "reason": "graph_capture"}
+    run.columns("device", known, captured, fault=None).close()
+    assert found(tmp_path, journal) == {}
+
+
 def pair(tmp_path: Path, load_ns: int) -> dict[str, Diagnosis]:
     journal = FakeJournal().head()
     tiny_run(journal, "aaaa", "process_cold", load_ns)
