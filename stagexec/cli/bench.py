@@ -81,7 +81,7 @@ def show(folder: pathlib.Path, as_json: bool, options: dict[str, Any]) -> None:
         for change in changes:
             where = f"{change['unit']} {change['position']}".strip()
             click.echo(f"{where}, {change['arm']}: {change['why']}")
-    measured = any(cell["n"] for cell in found["cells"])
+    measured = any(cell["status"] == "measured" for cell in found["cells"])
     if any(change["too_slow"] for change in changes) or not measured:
         raise SystemExit(1)
 

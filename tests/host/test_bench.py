@@ -20,7 +20,7 @@ servers = 2
 name = "split"
 args = ["--use-split-cross-attention"]
 active = [
-  { what = "attention that ran", diagnosis = "attention(_other)?", value = "^attention: attention_split" },
+  { what = "attention that ran", diagnosis = "attention(_other)?", value = "^[^,]+: attention_split " },
   { what = "attention chosen", log = "Using split optimization for attention" },
 ]
 
@@ -28,7 +28,7 @@ active = [
 name = "native pytorch"
 args = ["--use-pytorch-cross-attention", "--stagexec-executor", "native"]
 active = [
-  { what = "attention that ran", diagnosis = "attention(_other)?", value = "^attention: attention_pytorch" },
+  { what = "attention that ran", diagnosis = "attention(_other)?", value = "^[^,]+: attention_pytorch " },
   { what = "executor", row = "executor", value = "^native$" },
 ]
 
@@ -36,7 +36,7 @@ active = [
 name = "pretender"
 args = ["--use-split-cross-attention"]
 active = [
-  { what = "attention that ran", diagnosis = "attention(_other)?", value = "^attention: attention_pytorch" },
+  { what = "attention that ran", diagnosis = "attention(_other)?", value = "^[^,]+: attention_pytorch " },
 ]
 
 [[arm]]

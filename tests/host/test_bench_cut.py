@@ -26,11 +26,11 @@ about = "two arms"
 [[arm]]
 name = "split"
 args = ["--use-split-cross-attention"]
-active = [{ what = "attention", diagnosis = "attention(_other)?", value = "^attention: attention_split" }]
+active = [{ what = "attention", diagnosis = "attention(_other)?", value = "^[^,]+: attention_split " }]
 [[arm]]
 name = "pytorch"
 args = ["--use-pytorch-cross-attention"]
-active = [{ what = "attention", diagnosis = "attention(_other)?", value = "^attention: attention_pytorch" }]
+active = [{ what = "attention", diagnosis = "attention(_other)?", value = "^[^,]+: attention_pytorch " }]
 [[unit]]
 name = "M03"
 state = "recompute"
