@@ -89,8 +89,9 @@ class Arm:
 
     def _run(self, browser: Client, prompt: shapes.Prompt, seconds: float) -> float:
         start = time.perf_counter()
-        messages = browser.wait(browser.submit(prompt), seconds)
-        took = time.perf_counter() - start
+        prompt_id = browser.submit(prompt)
+        took = browser.wait_moment(prompt_id, seconds) - start
+        messages = browser.wait(prompt_id, seconds)
         if not any(one["type"] == "execution_success" for one in messages):
             raise Stopped("the prompt ended in an error")
         time.sleep(PAUSE_S)

@@ -38,6 +38,25 @@ def wide(nodes: int, salt: int) -> Prompt:
     return prompt
 
 
+def fan(nodes: int, salt: int) -> Prompt:
+    """One source, as many steps from it as all, and these joined two by two to a single output."""
+    prompt = {"0": node("SizeStart", salt=salt)}
+    level = []
+    for at in range(1, max(nodes // 2, 2)):
+        prompt[str(at)] = node("SizeStep", value=["0", 0], salt=at)
+        level.append(str(at))
+    joins = 0
+    while len(level) > 1:
+        joined = level[len(level) // 2 * 2 :]
+        for left, right in zip(level[::2], level[1::2], strict=False):
+            joins += 1
+            prompt[f"j{joins}"] = node("SizeJoin", left=[left, 0], right=[right, 0])
+            joined.append(f"j{joins}")
+        level = joined
+    prompt["end"] = node("SizeEnd", value=[level[0], 0])
+    return prompt
+
+
 def lanes(nodes: int, salt: int) -> Prompt:
     """LANES chains side by side, each with an output."""
     prompt: Prompt = {}
@@ -72,4 +91,4 @@ def loops(nodes: int, salt: int) -> Prompt:
     }
 
 
-SHAPES = {"chain": chain, "wide": wide, "lanes": lanes, "diamond": diamond, "loops": loops}
+SHAPES = {"chain": chain, "wide": wide, "fan": fan, "lanes": lanes, "diamond": diamond, "loops": loops}

@@ -14,11 +14,17 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+import msgspec
+
 WAIT_SECONDS = 300.0
 CONNECT_SECONDS = 20.0
 
 Message = dict[str, Any]
 """{"type", "data"} as the host sent it; a binary message is {"type": "binary", "data": bytes}."""
+
+
+class _Head(msgspec.Struct):
+    type: str = ""
 
 
 class Unreachable(Exception):
@@ -62,11 +68,17 @@ def http_json(url: str, method: str, path: str, body: Any = None, seconds: float
 
 
 class Listener:
-    """Collects every message of one websocket, in order, in a thread with a loop of its own."""
+    """Collects every message of one websocket, in order, in a thread with a loop of its own.
+
+    Texts are kept as they came until somebody looks: a prompt of 200 nodes sends 6 MB of progress states,
+    and what it costs to read those is not to stand in the time of the server that is measured.
+    """
 
     def __init__(self, url: str, client_id: str) -> None:
         self._url = f"{url}/ws?clientId={client_id}"
-        self.messages: list[Message] = []
+        self.received: list[Message | str] = []
+        self.arrived: list[float] = []
+        """When each message came, by time.perf_counter, s."""
         self.changed = threading.Condition()
         self.ended: BaseException | str | None = None
         self._opened = threading.Event()
@@ -76,6 +88,18 @@ class Listener:
         self._thread.start()
         if not self._opened.wait(CONNECT_SECONDS) or self.ended is not None:
             raise Unreachable(f"no websocket at {self._url}: {self.ended or 'no answer in time'}")
+
+    @property
+    def messages(self) -> list[Message]:
+        """Every message so far."""
+        return self.between(0, len(self.received))
+
+    def between(self, first: int, end: int) -> list[Message]:
+        """The messages from `first` up to before `end`."""
+        with self.changed:
+            for at in range(first, end):
+                self.received[at] = _read(self.received[at])
+            return self.received[first:end]  # type: ignore[return-value]
 
     def close(self) -> None:
         """Close the connection and end the thread."""
@@ -111,13 +135,14 @@ class Listener:
         ):
             async for message in socket:
                 if message.type is aiohttp.WSMsgType.TEXT:
-                    self._add(json.loads(message.data))
+                    self._add(message.data)
                 elif message.type is aiohttp.WSMsgType.BINARY:
                     self._add({"type": "binary", "data": bytes(message.data)})
 
-    def _add(self, message: Message) -> None:
+    def _add(self, message: Message | str) -> None:
         with self.changed:
-            self.messages.append(message)
+            self.received.append(message)
+            self.arrived.append(time.perf_counter())
             self.changed.notify_all()
         self._opened.set()  # the host greets with a status: from now on it knows the client id
 
@@ -153,7 +178,7 @@ class Client:
             body["extra_data"] = dict(extra_data)
         if front:
             body["front"] = True
-        seen = len(self.listener.messages) if self.listener else 0
+        seen = len(self.listener.received) if self.listener else 0
         prompt_id = str(self.post("/prompt", body)["prompt_id"])
         self._first_message[prompt_id] = seen
         return prompt_id
@@ -163,15 +188,23 @@ class Client:
 
         Raises TimeoutError after `seconds`, Unreachable when the connection breaks.
         """
+        first, end = self._wait_end(prompt_id, seconds)
+        return self._listening().between(first, end)
+
+    def wait_moment(self, prompt_id: str, seconds: float = WAIT_SECONDS) -> float:
+        """Wait likewise; when the last of them came, by time.perf_counter, s."""
+        return self._listening().arrived[self._wait_end(prompt_id, seconds)[1] - 1]
+
+    def _wait_end(self, prompt_id: str, seconds: float) -> tuple[int, int]:
         listener = self._listening()
         position = first = self._first_message.get(prompt_id, 0)
         end = time.monotonic() + seconds
         with listener.changed:
             while True:
-                while position < len(listener.messages):
+                while position < len(listener.received):
                     position += 1
-                    if _is_end(listener.messages[position - 1], prompt_id):
-                        return listener.messages[first:position]
+                    if _is_end(listener.received[position - 1], prompt_id):
+                        return first, position
                 self._wait_more(listener, prompt_id, end)
 
     def wait_for(self, kind: str, prompt_id: str, seconds: float = WAIT_SECONDS, **data: Any) -> Message:
@@ -182,10 +215,12 @@ class Client:
         end = time.monotonic() + seconds
         with listener.changed:
             while True:
-                while position < len(listener.messages):
-                    message = listener.messages[position]
+                while position < len(listener.received):
                     position += 1
-                    if message["type"] == kind and wanted.items() <= message["data"].items():
+                    if _kind(listener.received[position - 1]) != kind:
+                        continue
+                    (message,) = listener.between(position - 1, position)
+                    if wanted.items() <= message["data"].items():
                         return message
                 self._wait_more(listener, prompt_id, end)
 
@@ -274,8 +309,18 @@ class Client:
         listener.changed.wait(left)
 
 
-def _is_end(message: Message, prompt_id: str) -> bool:
-    if message["type"] != "executing":
+def _read(message: Message | str) -> Message:
+    return json.loads(message) if isinstance(message, str) else message
+
+
+def _kind(message: Message | str) -> str:
+    if isinstance(message, str):
+        return msgspec.json.decode(message, type=_Head).type
+    return str(message["type"])
+
+
+def _is_end(message: Message | str, prompt_id: str) -> bool:
+    if _kind(message) != "executing":
         return False
-    data = message["data"]
+    data = _read(message)["data"]
     return data.get("node") is None and data.get("prompt_id") == prompt_id

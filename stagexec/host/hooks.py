@@ -16,6 +16,7 @@ import wrapt
 from stagexec.delivery import children, pyav
 from stagexec.delivery.closing import Closer
 from stagexec.executor import queue as queue_view
+from stagexec.executor import wire
 from stagexec.executor.keyset import MerkleKeySet
 from stagexec.executor.loop import HostLoop, NativeLoop
 from stagexec.executor.progress import CoalescedProgress
@@ -63,6 +64,8 @@ class Hooks:
             "execution:CacheKeySetInputSignature": self._native(mixed(MerkleKeySet)),
             "execution:ExecutionList": self._native(mixed(Schedule)),
             "execution:WebUIProgressHandler": self._native(mixed(CoalescedProgress)),
+            wire.JSON: self._native_server(wire.make_send_json),
+            wire.SYNC: self._native_server(wire.make_send_sync),
         }
         rows = [row for row in tables.seams.values() if row.kind == "replace"]
         self.seams = Seams(
@@ -163,6 +166,15 @@ class Hooks:
         def factory(module: ModuleType, original: Any) -> Any:
             api = self._known(module)
             return make(api, module, original) if api.executor_used == "native" else original
+
+        return factory
+
+    def _native_server(self, make: Factory) -> Factory:
+        """The same for a place on the server, whose module imports `execution`."""
+
+        def factory(module: ModuleType, original: Any) -> Any:
+            native = self.api is not None and self.api.executor_used == "native"
+            return make(module, original) if native else original
 
         return factory
 

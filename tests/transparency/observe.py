@@ -134,8 +134,8 @@ class Observer:
         listener = self.listener
         with listener.changed:
             while True:
-                while position < len(listener.messages):
-                    message = listener.messages[position]
+                while position < len(listener.received):
+                    (message,) = listener.between(position, position + 1)
                     position += 1
                     if message["type"] == kind and wanted.items() <= message["data"].items():
                         return

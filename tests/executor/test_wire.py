@@ -1,0 +1,256 @@
+"""Messages on their way: the same JSON values, every callback in its order, the host's own functions once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagexec.executor import wire
+from stagexec.executor.wire import Outlet, States, encoded, is_plain, make_send_json, make_send_sync
+
+numbers = st.one_of(
+    st.integers(-(2**63), 2**63), st.floats(allow_nan=False, allow_infinity=False), st.booleans()
+)
+ids = st.text(max_size=12)
+entries = st.fixed_dictionaries(
+    {
+        "value": numbers,
+        "max": numbers,
+        "state": st.sampled_from(["running", "finished"]),
+        "parent": st.none() | ids,
+    }
+)
+
+
+class Socket:
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.closed = False
+
+    async def send_str(self, text: str) -> None:
+        self.sent.append(text)
+
+    async def send_json(self, message: Any) -> None:
+        self.sent.append(json.dumps(message))
+
+
+class Server:
+    """Shaped like the host's: chooses sockets in send_json, hands send_sync to its loop."""
+
+    def __init__(self, loop: Any = None) -> None:
+        self.sockets = {"a": Socket(), "b": Socket()}
+        self.loop = loop
+        self.calls = 0
+        self.got: list[Any] = []
+
+    async def send_json(self, event: Any, data: Any, sid: Any = None) -> None:
+        message = {"type": event, "data": data}
+        for socket in [self.sockets[sid]] if sid is not None else list(self.sockets.values()):
+            await socket.send_json(message)
+
+    def send_sync(self, event: Any, data: Any, sid: Any = None) -> None:
+        self.loop.call_soon_threadsafe(self.got.append, (event, data, sid))
+
+
+@given(ids, st.dictionaries(ids, entries, max_size=5))
+def test_a_state_is_the_json_value_that_the_host_would_send(prompt_id: str, nodes: dict[str, Any]) -> None:
+    data = {"prompt_id": prompt_id, "nodes": States(nodes)}
+    text = encoded("progress_state", data)
+    assert text is not None
+    host = json.loads(json.dumps({"type": "progress_state", "data": data}))
+    assert json.loads(text) == host
+    assert list(json.loads(text)["data"]["nodes"]) == list(host["data"]["nodes"])
+
+
+@pytest.mark.parametrize(
+    ("event", "data"),
+    [
+        ("progress_state", {"prompt_id": "p", "nodes": {"1": {"value": 1}}}),
+        ("progress", {"prompt_id": "p", "nodes": States()}),
+        ("progress_state", [States()]),
+        ("progress_state", {"prompt_id": "p", "nodes": States({"1": {"value": object()}})}),
+        ("progress_state", {"prompt_id": "\ud800", "nodes": States()}),
+        (1, b"preview"),
+    ],
+)
+def test_what_is_not_a_plain_state_of_ours_is_left_to_the_host(event: Any, data: Any) -> None:
+    assert encoded(event, data) is None
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), None, "1", 1j, type("Own", (float,), {})(1.0)])
+def test_numbers_that_the_two_encoders_write_differently_are_not_plain(value: Any) -> None:
+    assert not is_plain(value)
+    assert all(map(is_plain, (1, 0.5, True)))
+
+
+@pytest.mark.parametrize("sid", ["a", None])
+@pytest.mark.parametrize("nodes", [States({"1": {"value": 1}}), {"1": {"value": 1}}])
+def test_the_host_s_function_is_called_once_and_chooses_the_sockets(sid: str | None, nodes: Any) -> None:
+    calls = []
+
+    async def counted(server: Any, *args: Any, **kwargs: Any) -> None:
+        calls.append(type(server))
+        await Server.send_json(server, *args, **kwargs)
+
+    server, data = Server(), {"prompt_id": "p", "nodes": nodes}
+    asyncio.run(make_send_json(None, counted)(server, "progress_state", data, sid=sid))
+    assert len(calls) == 1
+    sent = {name: [json.loads(one) for one in socket.sent] for name, socket in server.sockets.items()}
+    message = {"type": "progress_state", "data": data}
+    assert sent == {"a": [message], "b": [message] if sid is None else []}
+
+
+def test_a_socket_seen_through_ours_has_all_else_of_the_host_s() -> None:
+    server = Server()
+    (socket, _) = wire.Texting(server, "{}").sockets.values()
+    assert socket.closed is False
+    assert wire.Texting(server, "{}").calls == 0
+
+
+def run_with(worker: Any) -> list[Any]:
+    """What `worker(outlet, got.append)` on another thread makes the loop do, until it has said 'end'."""
+    got: list[Any] = []
+
+    async def main() -> None:
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        outlet = Outlet(loop)
+
+        def work() -> None:
+            worker(outlet, got.append)
+            outlet.call_soon_threadsafe(ended.set)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        await asyncio.wait_for(ended.wait(), 30)
+        thread.join()
+
+    asyncio.run(main())
+    return got
+
+
+def test_every_callback_runs_in_the_order_given() -> None:
+    def worker(outlet: Outlet, add: Any) -> None:
+        for at in range(5_000):
+            outlet.call_soon_threadsafe(add, at)
+
+    assert run_with(worker) == list(range(5_000))
+
+
+def test_callbacks_of_several_threads_all_run_each_thread_s_in_order() -> None:
+    def worker(outlet: Outlet, add: Any) -> None:
+        def one(name: int) -> None:
+            for at in range(1_000):
+                outlet.call_soon_threadsafe(add, (name, at))
+
+        threads = [threading.Thread(target=one, args=(name,)) for name in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    got = run_with(worker)
+    assert len(got) == 4_000
+    for name in range(4):
+        assert [at for who, at in got if who == name] == list(range(1_000))
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """Counts how often another thread woke it."""
+
+    woken = 0
+
+    def call_soon_threadsafe(self, *args: Any, **kwargs: Any) -> Any:
+        self.woken += 1
+        return super().call_soon_threadsafe(*args, **kwargs)
+
+
+def on_loop(body: Any) -> None:
+    loop = Loop()
+    try:
+        loop.run_until_complete(body(loop))
+    finally:
+        loop.close()
+
+
+def test_callbacks_in_a_row_wake_the_loop_once_and_later_ones_again() -> None:
+    async def body(loop: Loop) -> None:
+        outlet, got = Outlet(loop), []
+        for at in range(100):
+            outlet.call_soon_threadsafe(got.append, at)
+        assert loop.woken == 1
+        await asyncio.sleep(0.2)  # it looks once more, finds nothing, and rests
+        outlet.call_soon_threadsafe(got.append, 100)
+        assert loop.woken == 2
+        await asyncio.sleep(0.2)
+        assert got == list(range(101))
+
+    on_loop(body)
+
+
+def test_a_callback_that_raises_keeps_no_other_from_running() -> None:
+    async def body(loop: Loop) -> None:
+        outlet, got, told = Outlet(loop), [], []
+        loop.set_exception_handler(lambda _loop, context: told.append(type(context["exception"])))
+        outlet.call_soon_threadsafe(lambda: 1 / 0)
+        outlet.call_soon_threadsafe(got.append, 1)
+        await asyncio.sleep(0.05)
+        assert got == [1]
+        assert told == [ZeroDivisionError]
+
+    on_loop(body)
+
+
+def test_a_callback_has_the_caller_s_context() -> None:
+    variable: contextvars.ContextVar[int] = contextvars.ContextVar("variable", default=0)
+
+    def worker(outlet: Outlet, add: Any) -> None:
+        variable.set(7)
+        outlet.call_soon_threadsafe(lambda: add(variable.get()))
+
+    assert run_with(worker) == [7]
+
+
+def test_a_closed_loop_is_refused_as_by_the_loop_itself() -> None:
+    loop = asyncio.new_event_loop()
+    outlet = Outlet(loop)
+    loop.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        outlet.call_soon_threadsafe(print)
+
+
+def test_send_sync_calls_the_host_s_own_once_and_loses_no_message() -> None:
+    calls = []
+
+    def counted(server: Any, *args: Any, **kwargs: Any) -> None:
+        calls.append(args)
+        Server.send_sync(server, *args, **kwargs)
+
+    async def body(loop: Loop) -> None:
+        server, send = Server(loop), make_send_sync(None, counted)
+        for at in range(3):
+            send(server, "executing", {"at": at}, sid="a")
+        await asyncio.sleep(0.05)
+        assert server.got == [("executing", {"at": at}, "a") for at in range(3)]
+        assert loop.woken == 1
+        other = Server(loop)
+        send(other, "executing", {}, "b")
+        await asyncio.sleep(0.05)
+        assert (len(server.got), len(other.got)) == (3, 1)
+
+    on_loop(body)
+    assert len(calls) == 4
+
+
+def test_a_server_whose_loop_is_none_of_asyncio_s_is_left_to_the_host() -> None:
+    seen = []
+    loop = SimpleNamespace(call_soon_threadsafe=lambda callback, *args: seen.append(args))
+    make_send_sync(None, Server.send_sync)(Server(loop), "status", {})
+    assert seen == [(("status", {}, None),)]
