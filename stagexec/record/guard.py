@@ -17,7 +17,7 @@ faults: list[tuple[str, str]] = []
 """(function, error) of each fault since the process began, at most MAX_FAULTS of them."""
 
 MAX_FAULTS = 200
-on_fault: Callable[[str, str], None] | None = None
+on_fault: Callable[[str, BaseException], None] | None = None
 """Set by the recorder: files the fault in the journal."""
 
 _seen: set[str] = set()
@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 def note(where: str, error: BaseException) -> None:
     """Keep a fault of ours: log it once per place, count it, file it in the journal if there is one."""
-    text = f"{type(error).__name__}: {error}"
+    text = told(error)
     if len(faults) < MAX_FAULTS:
         faults.append((where, text))
     if where not in _seen:
@@ -39,12 +39,20 @@ def note(where: str, error: BaseException) -> None:
     if on_fault is not None and not getattr(_filing, "busy", False):
         _filing.busy = True  # filing may fault too; that one is only counted
         try:
-            on_fault(where, text)
+            on_fault(where, error)
         except Exception as second:
             if len(faults) < MAX_FAULTS:
                 faults.append(("guard.on_fault", repr(second)))
         finally:
             _filing.busy = False
+
+
+def told(error: BaseException) -> str:
+    """The error as a line. Of one whose own text cannot be made, its kind."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception as second:  # a pack's exception may be of any make
+        return f"{type(error).__name__} (its text raised {type(second).__name__})"
 
 
 def guarded(function: Callable[..., R]) -> Callable[..., R | None]:

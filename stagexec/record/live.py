@@ -7,7 +7,6 @@ first, which is all that it costs where only one executes, and asks `elsewhere` 
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -422,12 +421,22 @@ def message_of(error: BaseException) -> str | None:
     return str(error) if record_text else None
 
 
-def _file_fault(where: str, text: str) -> None:
-    frame = sys.exc_info()[1]
-    journal_event(
-        here(),
-        "mark",
-        source="process",
-        name="fault",
-        detail={"where": where, "error": text[:300], "type": type(frame).__name__},
-    )
+def _file_fault(where: str, error: BaseException) -> None:
+    """File a fault of ours: kind and place; its text, which can quote a prompt, where text is kept."""
+    detail = {
+        "where": where,
+        "type": type(error).__name__,
+        "at": _place_of(error),
+        "error": guard.told(error)[:300] if record_text else None,
+    }
+    journal_event(here(), "mark", source="process", name="fault", detail=detail)
+
+
+def _place_of(error: BaseException) -> str | None:
+    """module:line of where an error was raised."""
+    trace = error.__traceback__
+    if trace is None:
+        return None
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_globals.get('__name__')}:{trace.tb_lineno}"

@@ -40,6 +40,7 @@ TOURED = (
 
 ELSEWHERE = {
     "stagexec.executor.progress.CoalescedProgress._overdue": "a timer's body; nothing waits for its result",
+    "stagexec.host.hooks.Hooks._install_late": "called when the host makes its routes, before any run",
 }
 """Those among them that the tour does not reach, and why that is enough."""
 
@@ -173,7 +174,7 @@ def test_a_fault_is_logged_once_per_place_and_kept_each_time(
 
 
 def test_faults_do_not_grow_without_end(faults_expected, monkeypatch: pytest.MonkeyPatch) -> None:
-    def worse(_where: str, _text: str) -> None:
+    def worse(_where: str, _error: BaseException) -> None:
         raise RuntimeError("filing faults too")
 
     monkeypatch.setattr(guard, "on_fault", worse)
@@ -191,16 +192,25 @@ def test_filing_a_fault_may_fault_without_filing_that_one_too(
     def inner() -> None:
         raise ValueError("inner")
 
-    def file(where: str, text: str) -> None:
-        filed.append((where, text))
+    def file(where: str, error: BaseException) -> None:
+        filed.append((where, str(error)))
         inner()
 
     monkeypatch.setattr(guard, "on_fault", file)
     note("somewhere", ValueError("outer"))
-    assert filed == [("somewhere", "ValueError: outer")]
+    assert filed == [("somewhere", "outer")]
     assert [text for _, text in faults_expected] == ["ValueError: outer", "ValueError: inner"]
     for name in [name for name in GUARDED if "<locals>" in name]:
         del GUARDED[name]
+
+
+def test_an_error_whose_text_cannot_be_made_is_noted_by_its_kind(faults_expected) -> None:
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    note("somewhere", Silent())
+    assert faults_expected == [("somewhere", "Silent (its text raised RuntimeError)")]
 
 
 def test_what_is_no_error_passes_the_guard() -> None:

@@ -279,14 +279,23 @@ def test_without_a_journal_everything_still_works() -> None:
     assert run.ledger.open is None
 
 
-def test_a_fault_is_in_the_journal_of_its_run(ledger: Path, faults_expected) -> None:
+@pytest.mark.parametrize(("record_text", "text"), [(False, None), (True, "ValueError: a prompt's words")])
+def test_a_fault_is_in_the_journal_of_its_run_its_text_only_where_text_is_kept(
+    ledger: Path, faults_expected, monkeypatch: pytest.MonkeyPatch, record_text: bool, text: str | None
+) -> None:
     from stagexec.record.guard import note
 
+    monkeypatch.setattr(live, "record_text", record_text)
     run = live.start("p")
-    note("somewhere", ValueError("x"))
+    try:
+        raise ValueError("a prompt's words")
+    except ValueError as error:
+        note("somewhere", error)
     (fault,) = of(written(ledger), "mark", run)
     assert fault["name"] == "fault"
-    assert fault["detail"] == {"where": "somewhere", "error": "ValueError: x", "type": "NoneType"}
+    at = fault["detail"].pop("at")
+    assert at.rpartition(":")[0] == __name__
+    assert fault["detail"] == {"where": "somewhere", "error": text, "type": "ValueError"}
 
 
 def test_a_closed_run_is_let_go_of(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
