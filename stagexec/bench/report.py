@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from stagexec.answers.words import human, many
+from stagexec.answers.words import human, many, percent
 from stagexec.bench import speech
 from stagexec.bench.effects import effects
 from stagexec.bench.plan import Unit
@@ -60,6 +60,9 @@ def build(tables: Tables) -> dict[str, Any]:
         "runs": len(results.runs),
     }
 
+
+BUSY = 0.1
+"""From this share of the processors' time on, other programs are named."""
 
 ENVIRONMENT = ("host_version", "torch", "python", "os", "cpu", "gpu_model", "driver", "cuda")
 """Fields of the condition that say where it ran."""
@@ -115,6 +118,7 @@ def warnings(tables: Tables) -> list[str]:
         found += _order(tables, unit)
     found += _ends(tables)
     found += _page_cache(tables)
+    found += _busy(tables)
     for note in tables.results.notes:
         if note["kind"] == "died":
             found.append(f"{note['unit']}, {note['arm']}: a server died: {note['text']}")
@@ -149,6 +153,19 @@ def _order(tables: Tables, unit: Unit) -> list[str]:
             "not in the intervals"
         )
     return found
+
+
+def _busy(tables: Tables) -> list[str]:
+    """Servers beside which other programs kept the processors busy."""
+    most: dict[tuple[str, str], float] = {}
+    for note in tables.results.notes:
+        if note["kind"] == "closed" and note.get("others_cpu", 0) >= BUSY:
+            place = (note["unit"], note["arm"])
+            most[place] = max(note["others_cpu"], most.get(place, 0))
+    return [
+        f"{unit}, {arm}: other programs took {percent(share)} of the processors' time meanwhile"
+        for (unit, arm), share in most.items()
+    ]
 
 
 def _ends(tables: Tables) -> list[str]:

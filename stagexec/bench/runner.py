@@ -67,8 +67,8 @@ class Session(Protocol):
     def log(self) -> str:
         """What the server has printed."""
 
-    def close(self) -> None:
-        """Stop the server."""
+    def close(self) -> Record | None:
+        """Stop the server; what is to be kept of its life."""
 
 
 class Lab(Protocol):
@@ -90,6 +90,9 @@ class Seat:
 
     session: Session
     number: int
+    unit: str
+    arm: str
+    """The arm that it was started for."""
     warm: set[str] = field(default_factory=set)
     answers: dict[str, list[Record]] = field(default_factory=dict)
     """arm -> what its proofs have shown so far; a cached run alone can show little."""
@@ -300,7 +303,7 @@ class Bench:
         args = [*arm.args, *units.STATES[unit.state].args, *unit.args]
         session, facts = self.lab.open(arm, args, cold, unit.page_cache)
         self.sessions += 1
-        seat = self.seats[turn.seat_key] = Seat(session, self.sessions)
+        seat = self.seats[turn.seat_key] = Seat(session, self.sessions, unit.name, arm.name)
         self._note("session", number=self.sessions, unit=unit.name, arm=arm.name, **facts)
         return seat
 
@@ -341,9 +344,9 @@ class Bench:
         """Stop a server. One whose stop is cut short by Ctrl-C keeps its seat, and is stopped at the end."""
         seat = self.seats.get(key)
         if seat is not None:
-            seat.session.close()
+            facts = seat.session.close() or {}
             del self.seats[key]
-            self._note("closed", number=seat.number)
+            self._note("closed", number=seat.number, unit=seat.unit, arm=seat.arm, **facts)
 
     def _close_all(self) -> None:
         """Stop all servers, also when the disk is too full to keep the log of one."""

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from stagexec.answers import diagnose
-from stagexec.bench import arms, lab
+from stagexec.bench import arms, lab, load
 from stagexec.bench.client import Client, Refused, Unreachable
 from stagexec.bench.plan import Arm
 from stagexec.bench.results import slug
@@ -233,6 +233,7 @@ class RealSession:
     def __init__(self, server: lab.Server, place: Place, arm: Arm) -> None:
         self.server, self.place, self.arm = server, place, arm
         self.log_name = f"{server.base.name}.log"
+        self._load = load.Meter()
         self._client: Client | None = None
         self._condition_seconds = CONDITION_SECONDS
 
@@ -292,8 +293,9 @@ class RealSession:
         """What the server has printed, without its colours."""
         return ANSI.sub("", self.server.log())
 
-    def close(self) -> None:
-        """Stop the server, keep its log, remove its folder."""
+    def close(self) -> dict[str, Any]:
+        """Stop the server, keep its log, remove its folder; what is to be kept of its life."""
+        facts = {"others_cpu": round(self._load.others(), 3)}
         if self._client is not None:
             self._client.close()
         if self.server.process is not None:
@@ -305,6 +307,7 @@ class RealSession:
                 shutil.copyfile(self.server.log_file, logs / self.log_name)
         finally:  # a full disk is no reason to leave more on it
             shutil.rmtree(self.server.base, ignore_errors=True)
+        return facts
 
     # --- reading ---
 

@@ -225,6 +225,16 @@ def test_warnings_name_outliers_rounds_and_an_unfinished_bench(tmp_path: Path) -
     assert "`--resume` goes on with it" in told
 
 
+def test_a_busy_machine_is_said(tmp_path: Path) -> None:
+    opened = bench(tmp_path / "r", ARMS + UNIT, FakeLab()).results
+    for share in (0.02, 0.4, 0.3):
+        opened.note("closed", number=1, unit="M03", arm="b", others_cpu=share)
+    opened.note("closed", number=2, unit="M03", arm="a", others_cpu=0.02)
+    told = [line for line in report.warnings(tables.load(tmp_path / "r")) if "other programs" in line]
+    assert len(told) == 1
+    assert told[0].startswith("M03, b: other programs took 40% of the processors' time")
+
+
 def test_one_process_an_arm_is_said_unless_the_arms_share_it(tmp_path: Path) -> None:
     apart = report.build(bench(tmp_path / "apart", ARMS + UNIT, FakeLab()))
     shared = report.build(bench(tmp_path / "shared", ARMS + UNIT.replace("recompute", "no_cache"), FakeLab()))
