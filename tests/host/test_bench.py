@@ -122,7 +122,7 @@ def test_the_delivered_pictures_are_kept_and_compared(folder: Path, found: dict[
 def test_one_pair_shows_nothing(found: dict[str, Any]) -> None:
     compared = next(one for one in found["comparisons"] if one["arm"] == "native pytorch")
     assert compared["verdict"] in ("not shown", "wrong output")
-    assert "1 pairs are too few" in compared["reason"] or compared["verdict"] == "wrong output"
+    assert "1 pair is too few" in compared["reason"] or compared["verdict"] == "wrong output"
 
 
 def test_servers_are_gone_and_their_logs_are_kept(folder: Path) -> None:
