@@ -39,7 +39,10 @@ counted = 4
 """
 SIZE = ("--set", "5.width=16", "--set", "5.height=16", "--set", "3.steps=4")
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs signals that Windows does not have")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="needs signals that Windows does not have"),
+    pytest.mark.timeout(900),
+]
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
@@ -57,7 +60,7 @@ def lines(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
-def wait_for(process: subprocess.Popen[str], what: Callable[[], bool], seconds: float = 120) -> None:
+def wait_for(process: subprocess.Popen[str], what: Callable[[], bool], seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not what():
         assert process.poll() is None, process.communicate()[1]
@@ -105,12 +108,12 @@ def story(tmp_path_factory: pytest.TempPathFactory, host_tree: Path, checkpoint:
     runs = folder / "result" / "runs.jsonl"
 
     def done(process: subprocess.Popen[str]) -> tuple[int, str]:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=400)
         return process.returncode, err + out
 
     def short(*words: str) -> subprocess.CompletedProcess[str]:
         process = start(folder, *words)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
         return subprocess.CompletedProcess(words, process.returncode, out, err)
 
     first = start(folder, "cut.toml", "--out", "result", "--comfyui", str(host_tree), *SIZE)

@@ -17,6 +17,11 @@ from stagexec.bench.results import complete
 from stagexec.bench.tables import VERDICTS
 
 ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.timeout(
+    900
+)  # a plan is a minute on two idle cores; the first test of each waits for it
+
 SMALLEST = ("--set", "5.width=16", "--set", "5.height=16", "--set", "3.steps=1", "--warmup", "1")
 PLANS = {
     "attention": ("--counted", "4"),
@@ -64,7 +69,7 @@ class Bench:
         return [json.loads(line) for line in (self.folder / name).read_text().splitlines()]
 
 
-def bench(folder: Path, *words: str, seconds: float = 280) -> subprocess.CompletedProcess[str]:
+def bench(folder: Path, *words: str, seconds: float = 840) -> subprocess.CompletedProcess[str]:
     """`stagexec bench …`, as a person calls it."""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "stagexec", "bench", *words]

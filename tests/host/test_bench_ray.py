@@ -13,6 +13,8 @@ from stagexec.reading import store
 from stagexec.reading.alive import is_alive
 from tests.host.test_bench_plans import SMALLEST, bench
 
+pytestmark = pytest.mark.timeout(900)
+
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory, host_tree: Path, checkpoint: Path) -> Path:
