@@ -8,7 +8,7 @@ from typing import Any
 from stagexec.executor.keys import Keys, Local, Taint, digest, encode, fingerprints
 
 LINK = b"L"
-"""Stands in a signature where a link is: its source is in the digest, by place."""
+"""Stands in a signature where a link is: its source is in the digest, by place. No encoded value begins so."""
 
 
 class MerkleKeySet:
@@ -100,6 +100,7 @@ class PromptKeys:
         node = self.dynprompt.get_node(node_id)
         class_type, inputs = node["class_type"], node["inputs"]
         taint = Taint()
+        # Told apart by the number of pieces: two, or three with the id, and then two for each input.
         pieces = [encode(class_type, taint), encode(self._changed.get(node_id), taint)]
         if self.with_id or self._named(class_type):
             pieces.append(encode(node_id, taint))
@@ -107,12 +108,13 @@ class PromptKeys:
         is_link = self.api.execution.is_link
         for name in sorted(inputs):
             value = inputs[name]
+            pieces.append(encode(name, taint))
             if is_link(value):
                 source, socket = value
                 links.append((source, encode(socket, taint)))
-                pieces.append(digest(encode(name, taint), LINK))
+                pieces.append(LINK)
             else:
-                pieces.append(digest(encode(name, taint), encode(value, taint)))
+                pieces.append(encode(value, taint))
         return Local(digest(*pieces), links, taint.unique, taint.nan)
 
     def _named(self, class_type: str) -> bool:

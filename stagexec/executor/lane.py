@@ -76,6 +76,21 @@ class Given:
 def bind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Given:
     """Arguments by position or by name; TypeError when one is missing, as from the host's own function."""
     given = Given()
+    if len(args) == len(NAMES) and not kwargs:  # as our own loop calls
+        (
+            given.server,
+            given.dynprompt,
+            given.caches,
+            given.current_item,
+            given.extra_data,
+            given.executed,
+            given.prompt_id,
+            given.execution_list,
+            given.pending_subgraph_results,
+            given.pending_async_nodes,
+            given.ui_outputs,
+        ) = args
+        return given
     for name, value in zip(NAMES, args, strict=False):
         setattr(given, name, value)
     for name, value in kwargs.items():

@@ -12,6 +12,7 @@ import logging
 import sys
 import traceback
 from collections.abc import Callable
+from types import CoroutineType
 from typing import Any
 
 from stagexec.executor import growth, lane
@@ -46,7 +47,9 @@ def make_execute(api: Any, original: Callable[..., Any]) -> Callable[..., Any]:
 
 async def settled(value: Any) -> Any:
     """The host's caches became coroutines in 0.18: await what has to be awaited."""
-    return await value if inspect.isawaitable(value) else value
+    if type(value) is CoroutineType or inspect.isawaitable(value):
+        return await value
+    return value
 
 
 class Visit:
