@@ -8,7 +8,7 @@ from typing import Any
 from stagexec.executor.keys import Keys, Local, Taint, digest, encode, fingerprints
 
 LINK = b"L"
-"""Stands in a signature where a link is: its source is in the digest, by place. No encoded value begins so."""
+"""Stands in a signature where a link is: its source is in the digest, by place. No value is encoded so."""
 
 
 class MerkleKeySet:

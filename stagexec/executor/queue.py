@@ -172,7 +172,7 @@ def done(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     run = live.current_for_thread()
     if run is None:
         return
-    history = args[1] if len(args) > 1 else kwargs.get("history_result") or {}
+    history = (args[1] if len(args) > 1 else kwargs.get("history_result")) or {}
     status = args[2] if len(args) > 2 else kwargs.get("status")
     live.finish(run, executed_fields(run, getattr(status, "status_str", None), history), history)
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from stagexec.record.fingerprint import is_link
+from stagexec.delivery import filters
+from stagexec.record import live
+from stagexec.record.fingerprint import digest, is_link
 
 NAMES: dict[str, tuple[str, ...]] = {
     "width": ("width",),
@@ -33,6 +36,9 @@ ENCODER: dict[str, tuple[str, ...]] = {
     "hwaccel": ("hwaccel",),
 }
 """Likewise, of nodes that encode."""
+
+WORD = re.compile(r"[\w.+:/-]{1,64}")
+"""An encoder setting that is kept as it is. Packs have free text in inputs of these names."""
 
 TILE_NAMES = ("tile_size", "overlap", "temporal_size", "temporal_overlap")
 
@@ -104,6 +110,8 @@ def read(prompt: Mapping[str, Any], outputs: Iterable[str], stage_of: StageOf) -
     encoders = [node for node_id, node in nodes.items() if stages[node_id] == "encode_mux"]
     for field, names in ENCODER.items():
         _constants(found, field, names, encoders, LEFT_TO_ENCODER if encoders else NO_ENCODER)
+        if field in found.fields and not live.record_text:
+            found.fields[field] = without_text(field, found.fields[field])
     if "frames" not in found.fields and not encoders and found.reasons["frames"] == NO_INPUT:
         found.fields["frames"] = 1
     found.fields["vae_tiling"] = tiling(nodes.values())
@@ -163,6 +171,25 @@ def _constants(
         found.fields[field] = values[0] if len(values) == 1 else values
     else:
         found.reasons[field] = BY_LINK if linked else reason
+
+
+def without_text(field: str, value: Any) -> Any:
+    """An encoder setting, or several, with a digest in the place of what may be somebody's words.
+
+    Of filters with texts or file names in their options, such as `drawtext`, only the names of others stay.
+    """
+    if isinstance(value, list):
+        return [without_text(field, one) for one in value]
+    if value is None or isinstance(value, (int, float)):
+        return value
+    if isinstance(value, str) and WORD.fullmatch(value):
+        return value
+    if field == "filters" and isinstance(value, str):
+        named = filters.names(value)
+        if named <= filters.HARMLESS and "'" not in value:
+            return value
+        return " ".join([*sorted(named & filters.HARMLESS), f"text:{digest(value)}"])
+    return f"text:{digest(value)}"
 
 
 def tiling(nodes: Iterable[Mapping[str, Any]]) -> Any:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from stagexec.executor import queue as queue_view
 from stagexec.executor.queue import QueueView
+from stagexec.record import live
 
 
 class Host:
@@ -42,3 +44,11 @@ def test_the_list_and_mapped_entries_stay_the_hosts() -> None:
     assert queue.get_history() == {"a": {"outputs": {}}, "b": {"outputs": {}}}
     assert queue.get_history("a", None, -1, len) == {"a": 1}
     assert queue.history["a"] == {"outputs": {}}
+
+
+def test_a_run_filed_without_a_history_is_closed() -> None:
+    run = live.start("p")
+    queue_view.done((1, None), {"status": None})
+    assert run is not None
+    assert live.current_for_thread() is None
+    assert run.ledger.open is None

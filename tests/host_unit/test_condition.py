@@ -286,6 +286,40 @@ def test_another_process_with_one_thing_changed_makes_another_condition(
 
 
 @pytest.mark.parametrize(
+    ("field", "value", "kept"),
+    [
+        ("codec", "libx264", "libx264"),
+        ("container", "video/h264-mp4", "video/h264-mp4"),
+        ("container", "a song about my secret", None),
+        ("quality", 23, 23),
+        ("quality", {"a": "secret"}, None),
+        ("filters", "scale=1280:-2,fps=24", "scale=1280:-2,fps=24"),
+        ("filters", "fps=24,drawtext=text=secret:fontsize=24,secret2", None),
+        ("filters", "scale=w='secret'", None),
+    ],
+)
+def test_an_encoder_s_settings_are_kept_and_words_in_them_are_a_digest(
+    field: str, value: Any, kept: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"1": {"class_type": "SaveVideo", "inputs": {prompt_fields.ENCODER[field][0]: value}}}
+
+    def found() -> Any:
+        return prompt_fields.read(asked, ["1"], lambda _name: "encode_mux").fields[field]
+
+    shown = found()
+    assert "secret" not in str(shown)
+    assert shown == kept if kept is not None else "text:" in str(shown)
+    monkeypatch.setattr(live, "record_text", True)
+    assert found() == value
+
+
+def test_filters_with_other_texts_are_other_conditions() -> None:
+    one, two = (prompt_fields.without_text("filters", f"fps=24,drawtext=text={word}") for word in "ab")
+    assert one != two
+    assert one.startswith("fps text:")
+
+
+@pytest.mark.parametrize(
     ("inputs", "field"),
     [
         ({"steps": 5}, "steps"),
