@@ -147,10 +147,11 @@ def _order(tables: Tables, unit: Unit) -> list[str]:
         for name in [tables.plan.reference_arm, *arms]
     }  # fmt: skip
     apart = len(set.union(*sessions.values())) > 1  # else the arms shared one server, and are alike in that
-    if apart and not STATES[unit.state].launch_each and any(len(one) == 1 for one in sessions.values()):
+    single = [name for name, numbers in sessions.items() if len(numbers) == 1]
+    if apart and single and not STATES[unit.state].launch_each:
         found.append(
-            f"{unit.name}: an arm's runs come from one process, so what two launches of one arm differ in is "
-            "not in the intervals"
+            f"{unit.name}: all runs of an arm come from one process ({', '.join(single)}), so what two launches "
+            "of one arm differ in is not in the intervals"
         )
     return found
 
