@@ -44,58 +44,61 @@ def make_send_json(_module: Any, original: Callable[..., Any]) -> Callable[..., 
     """What takes the place of the server's `send_json(event, data, sid)`.
 
     The host's own is called as ever and chooses the sockets; for a state of ours it is shown sockets that
-    have the text at hand.
+    encode the message themselves.
     """
 
     @functools.wraps(original)
     async def send_json(server: Any, *args: Any, **kwargs: Any) -> Any:
-        text = encoded(*args[:2]) if len(args) >= 2 else None
-        return await original(server if text is None else Texting(server, text), *args, **kwargs)
+        if len(args) >= 2 and is_state(*args[:2]):
+            server = Encoding(server)
+        return await original(server, *args, **kwargs)
 
     return send_json
 
 
-def encoded(event: Any, data: Any) -> str | None:
-    """The message's text, or None when it is none of ours or has something in it that is not plain."""
-    if event != EVENT or type(data) is not dict or type(data.get("nodes")) is not States:
-        return None
+def is_state(event: Any, data: Any) -> bool:
+    """Is this a progress state that we have made?"""
+    return event == EVENT and type(data) is dict and type(data.get("nodes")) is States
+
+
+def encoded(message: Any) -> str | None:
+    """The message as JSON, or None when it holds something that only the host's encoder may judge."""
     try:
-        return _encode({"type": event, "data": data}).decode()
-    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError):  # a pack's own: json says what of it
+        return _encode(message).decode()
+    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError):  # a pack has put something in
         return None
 
 
-class Texting:
-    """The server for one call of its `send_json`: its sockets send `text` for whatever they are to send."""
+class Encoding:
+    """The server for one call of its `send_json`: its sockets are sent the message's text."""
 
-    def __init__(self, server: Any, text: str) -> None:
+    def __init__(self, server: Any) -> None:
         self._server = server
-        self._text = text
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._server, name)
 
     @property
-    def sockets(self) -> Any:
+    def sockets(self) -> dict[Any, Any]:
         """The clients' sockets by client id, as they are now."""
-        return _Sockets({sid: _Socket(ws, self._text) for sid, ws in self._server.sockets.items()})
+        return {sid: EncodingSocket(ws) for sid, ws in self._server.sockets.items()}
 
 
-class _Sockets(dict[str, Any]):
-    """A look at the sockets, for the time of one message."""
+class EncodingSocket:
+    """A client's socket that makes JSON of a message itself."""
 
-
-class _Socket:
-    def __init__(self, ws: Any, text: str) -> None:
+    def __init__(self, ws: Any) -> None:
         self._ws = ws
-        self._text = text
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ws, name)
 
-    async def send_json(self, _message: Any, *args: Any, **kwargs: Any) -> Any:
-        """Send the text that stands for the message."""
-        return await self._ws.send_str(self._text)
+    async def send_json(self, message: Any, *args: Any, **kwargs: Any) -> Any:
+        """Send the message; the socket's own is asked where ours makes no text of it."""
+        text = encoded(message)
+        if text is None:
+            return await self._ws.send_json(message, *args, **kwargs)
+        return await self._ws.send_str(text)
 
 
 class Outlet:

@@ -62,10 +62,10 @@ class Server:
 
 @given(ids, st.dictionaries(ids, entries, max_size=5))
 def test_a_state_is_the_json_value_that_the_host_would_send(prompt_id: str, nodes: dict[str, Any]) -> None:
-    data = {"prompt_id": prompt_id, "nodes": States(nodes)}
-    text = encoded("progress_state", data)
+    message = {"type": "progress_state", "data": {"prompt_id": prompt_id, "nodes": States(nodes)}}
+    text = encoded(message)
     assert text is not None
-    host = json.loads(json.dumps({"type": "progress_state", "data": data}))
+    host = json.loads(json.dumps(message))
     assert json.loads(text) == host
     assert list(json.loads(text)["data"]["nodes"]) == list(host["data"]["nodes"])
 
@@ -76,13 +76,27 @@ def test_a_state_is_the_json_value_that_the_host_would_send(prompt_id: str, node
         ("progress_state", {"prompt_id": "p", "nodes": {"1": {"value": 1}}}),
         ("progress", {"prompt_id": "p", "nodes": States()}),
         ("progress_state", [States()]),
-        ("progress_state", {"prompt_id": "p", "nodes": States({"1": {"value": object()}})}),
-        ("progress_state", {"prompt_id": "\ud800", "nodes": States()}),
         (1, b"preview"),
     ],
 )
-def test_what_is_not_a_plain_state_of_ours_is_left_to_the_host(event: Any, data: Any) -> None:
-    assert encoded(event, data) is None
+def test_what_is_no_state_of_ours_is_left_to_the_host(event: Any, data: Any) -> None:
+    assert not wire.is_state(event, data)
+    assert wire.is_state("progress_state", {"prompt_id": "p", "nodes": States()})
+
+
+@pytest.mark.parametrize("odd", [object(), "\ud800", {1j: 1}])
+def test_what_a_pack_has_put_into_a_state_is_left_to_the_host_s_encoder(odd: Any) -> None:
+    server, nodes = Server(), States({"1": {"value": odd}})
+    sending = make_send_json(None, Server.send_json)(server, "progress_state", {"nodes": nodes}, "a")
+    message = {"type": "progress_state", "data": {"nodes": nodes}}
+    try:
+        expected = json.dumps(message)
+    except TypeError as error:
+        with pytest.raises(TypeError, match=str(error)):
+            asyncio.run(sending)
+        return
+    asyncio.run(sending)
+    assert server.sockets["a"].sent == [expected]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), None, "1", 1j, type("Own", (float,), {})(1.0)])
@@ -108,11 +122,21 @@ def test_the_host_s_function_is_called_once_and_chooses_the_sockets(sid: str | N
     assert sent == {"a": [message], "b": [message] if sid is None else []}
 
 
-def test_a_socket_seen_through_ours_has_all_else_of_the_host_s() -> None:
+def test_nothing_is_encoded_for_a_client_that_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "encoded", lambda _message: pytest.fail("encoded for nobody"))
     server = Server()
-    (socket, _) = wire.Texting(server, "{}").sockets.values()
-    assert socket.closed is False
-    assert wire.Texting(server, "{}").calls == 0
+    server.sockets.clear()
+    asyncio.run(make_send_json(None, Server.send_json)(server, "progress_state", {"nodes": States()}))
+    with pytest.raises(KeyError):
+        asyncio.run(
+            make_send_json(None, Server.send_json)(server, "progress_state", {"nodes": States()}, "a")
+        )
+
+
+def test_a_server_and_a_socket_seen_through_ours_have_all_else_of_the_host_s() -> None:
+    seen = wire.Encoding(Server())
+    assert seen.calls == 0
+    assert [socket.closed for socket in seen.sockets.values()] == [False, False]
 
 
 def run_with(worker: Any) -> list[Any]:
