@@ -150,8 +150,8 @@ def _order(tables: Tables, unit: Unit) -> list[str]:
     single = [name for name, numbers in sessions.items() if len(numbers) == 1]
     if apart and single and not STATES[unit.state].launch_each:
         found.append(
-            f"{unit.name}: all runs of an arm come from one process ({', '.join(single)}), so what two launches "
-            "of one arm differ in is not in the intervals"
+            f"{unit.name}: each of {', '.join(single)} ran in one process, so what two launches of one arm "
+            "differ in is not in the intervals"
         )
     return found
 
