@@ -18,12 +18,22 @@ from typing import Any
 
 import msgspec
 
+from stagexec.record import pauses
+from stagexec.record.guard import guarded
+
 JSON = "server:PromptServer.send_json"
 SYNC = "server:PromptServer.send_sync"
 EVENT = "progress_state"
 
 PAUSE_S = 0.002
 """After the first of several messages the server's thread is not woken again; it looks after so long."""
+
+COLLECTS_NS = 9_000_000_000
+"""After a prompt the host collects garbage when the last time is more than 10 s ago. That takes 0.4 s with a
+small model loaded and stops every thread, also the server's that has yet to tell the client of the end."""
+
+AHEAD_S = 0.05
+"""So long, at most, the worker waits before it, for the client to be told. The prompt is over by then."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -110,6 +120,7 @@ class Outlet:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
         self._waiting: list[tuple[Any, ...]] = []
         self._looks = False
         """Does the loop look by itself? Then it need not be woken."""
@@ -129,12 +140,28 @@ class Outlet:
             self._looks = True
         self._loop.call_soon_threadsafe(self._look)
 
+    def wake(self) -> None:
+        """Do not let what waits wait any longer."""
+        self._loop.call_soon_threadsafe(self._look)
+
+    def deliver(self, seconds: float) -> bool:
+        """Wait, on another thread than the loop's, until all callbacks have run and what they woke has, too.
+
+        False when that took longer.
+        """
+        done = threading.Event()
+        # Two more turns of the loop: in the first run those that wait, in the second what they have woken.
+        self.call_soon_threadsafe(self._loop.call_soon, self._loop.call_soon, done.set)
+        self.wake()
+        return done.wait(seconds)
+
     def _look(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         with self._lock:
             found, self._waiting = self._waiting, []
             self._looks = bool(found)
-        if found:
-            self._loop.call_later(PAUSE_S, self._look)
+        self._timer = self._loop.call_later(PAUSE_S, self._look) if found else None
         for callback, args, context in found:
             self._loop.call_soon(callback, *args, context=context)
 
@@ -164,6 +191,32 @@ def make_send_sync(_module: Any, original: Callable[..., Any]) -> Callable[..., 
                 return original(server, *args, **kwargs)
             ringing = Ringing(server, Outlet(loop))
             last = (server, loop, ringing)
-        return original(ringing, *args, **kwargs)
+        result = original(ringing, *args, **kwargs)
+        if ends_prompt(*args[:2]):
+            tell_of_end(ringing.loop)
+        return result
 
     return send_sync
+
+
+def ends_prompt(event: Any = None, data: Any = None, *_more: Any) -> bool:
+    """Is this the message that clients take for a prompt's end?"""
+    return event == "executing" and isinstance(data, dict) and data.get("node", "") is None
+
+
+@guarded
+def tell_of_end(outlet: Outlet) -> None:
+    """The end is not to wait: neither for the loop's next look, nor for a collection of garbage."""
+    if pauses.due(COLLECTS_NS) and not on_a_loop():
+        outlet.deliver(AHEAD_S)
+    else:
+        outlet.wake()
+
+
+def on_a_loop() -> bool:
+    """Does an event loop run on the calling thread? It must not wait for itself."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from typing import Any
 
-from stagexec.record import live
+from stagexec.record import clock, live
 from stagexec.record.guard import guarded
 from stagexec.record.ledger import NO_DEPTH
 
@@ -20,14 +20,27 @@ FULL = 2
 """The generation whose collection takes long; younger ones take microseconds and are not looked at."""
 
 
+_last_ns: int | None = None
+
+
 def watch() -> None:
     """Be told of collections from now on."""
     if _pause not in gc.callbacks:
         gc.callbacks.append(_pause)
 
 
+def due(after_ns: int) -> bool:
+    """Has the whole heap not been collected for so long? False where nobody watches."""
+    return _pause in gc.callbacks and (_last_ns is None or clock.now_ns() - _last_ns > after_ns)
+
+
 def _pause(phase: str, info: dict[str, Any]) -> None:
-    if info.get("generation") == FULL and live.finishing:
+    global _last_ns
+    if info.get("generation") != FULL:
+        return
+    if phase == "stop":
+        _last_ns = clock.now_ns()
+    if live.finishing:
         _file(phase)
 
 

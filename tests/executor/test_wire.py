@@ -273,6 +273,116 @@ def test_send_sync_calls_the_host_s_own_once_and_loses_no_message() -> None:
     assert len(calls) == 4
 
 
+END = ("executing", {"node": None, "prompt_id": "p"}, "a")
+
+
+@pytest.mark.parametrize(
+    ("event", "data", "is_end"),
+    [
+        (*END[:2], True),
+        ("executing", {"node": "1", "prompt_id": "p"}, False),
+        ("executing", {"prompt_id": "p"}, False),
+        ("executed", {"node": None}, False),
+        ("executing", None, False),
+        (1, b"preview", False),
+    ],
+)
+def test_a_prompt_ends_with_executing_no_node(event: Any, data: Any, is_end: bool) -> None:
+    assert wire.ends_prompt(event, data) is is_end
+
+
+class Publishing(Server):
+    """Sends what it was handed from a task of its own, as the host does."""
+
+    def __init__(self, loop: Any) -> None:
+        super().__init__(loop)
+        self.queue: asyncio.Queue[Any] = asyncio.Queue()
+        self.sent: list[Any] = []
+
+    def send_sync(self, event: Any, data: Any, sid: Any = None) -> None:
+        self.loop.call_soon_threadsafe(self.queue.put_nowait, (event, data, sid))
+
+    async def publish(self) -> None:
+        while True:
+            self.sent.append(await self.queue.get())
+
+
+def at_the_end(due: bool, monkeypatch: pytest.MonkeyPatch, fault: bool = False) -> tuple[int, int]:
+    """How many of 101 messages were sent when the worker went on after the last, and in the end."""
+    monkeypatch.setattr(wire.pauses, "due", lambda after_ns: due)
+    if fault:
+        monkeypatch.setattr(Outlet, "deliver", lambda _self, _seconds: 1 / 0)
+    monkeypatch.setattr(wire, "AHEAD_S", 30)
+    told: list[int] = []
+
+    async def body(loop: Loop) -> None:
+        server, send = Publishing(loop), make_send_sync(None, Publishing.send_sync)
+        publishing = asyncio.create_task(server.publish())
+
+        def work() -> None:
+            for at in range(100):
+                send(server, "progress", {"at": at}, "a")
+            send(server, *END)
+            told.append(len(server.sent))
+
+        worker = threading.Thread(target=work)
+        if not due:
+            work()  # nothing waits, so that the loop's own thread may send too
+        else:
+            worker.start()
+        await asyncio.sleep(0.3)
+        assert server.sent[-1] == END
+        told.append(len(server.sent))
+        publishing.cancel()
+
+    on_loop(body)
+    return told[0], told[1]
+
+
+def test_before_garbage_is_collected_the_client_has_been_told_of_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert at_the_end(True, monkeypatch) == (101, 101)
+
+
+def test_otherwise_nothing_waits_for_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert at_the_end(False, monkeypatch) == (0, 101)
+
+
+def test_a_fault_while_the_end_is_told_loses_no_message(monkeypatch, faults_expected) -> None:
+    assert at_the_end(True, monkeypatch, fault=True)[1] == 101
+    assert [where for where, _ in faults_expected] == ["tell_of_end"]
+
+
+def test_the_end_does_not_wait_for_the_loop_s_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire.pauses, "due", lambda after_ns: False)
+    monkeypatch.setattr(wire, "PAUSE_S", 3_600)
+
+    async def body(loop: Loop) -> None:
+        server, send = Server(loop), make_send_sync(None, Server.send_sync)
+        send(server, "executing", {"node": "1"}, "a")
+        await asyncio.sleep(0.05)
+        send(server, "executing", {"node": "2"}, "a")
+        await asyncio.sleep(0.05)
+        assert len(server.got) == 1
+        send(server, *END)
+        await asyncio.sleep(0.05)
+        assert len(server.got) == 3
+
+    on_loop(body)
+
+
+def test_a_loop_that_is_busy_is_waited_for_no_longer_than_was_said() -> None:
+    async def body(loop: Loop) -> None:
+        outlet, told = Outlet(loop), []
+        worker = threading.Thread(target=lambda: told.append(outlet.deliver(0.01)))
+        worker.start()
+        worker.join()  # the loop stands still meanwhile
+        assert told == [False]
+
+    on_loop(body)
+
+
 def test_a_server_whose_loop_is_none_of_asyncio_s_is_left_to_the_host() -> None:
     seen = []
     loop = SimpleNamespace(call_soon_threadsafe=lambda callback, *args: seen.append(args))

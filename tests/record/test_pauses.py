@@ -63,3 +63,20 @@ def test_the_interpreter_tells_of_its_collections(executed):
     finally:
         gc.callbacks.remove(pauses._pause)
     assert "executor_overhead" in [*stages(executed), executed.ledger.open[0]]
+
+
+def test_a_collection_is_due_when_the_last_is_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0]
+    monkeypatch.setattr(pauses.clock, "now_ns", lambda: now[0])
+    monkeypatch.setattr(pauses, "_last_ns", None)
+    monkeypatch.setattr(pauses.gc, "callbacks", [])
+    assert not pauses.due(100)  # nobody watches
+    pauses.watch()
+    assert pauses.due(100)
+    pauses._pause("stop", {"generation": 2})
+    now[0] = 100
+    assert not pauses.due(100)
+    now[0] = 101
+    assert pauses.due(100)
+    pauses._pause("stop", {"generation": 1})
+    assert pauses.due(100)

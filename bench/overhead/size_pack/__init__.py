@@ -1,5 +1,8 @@
-"""Nodes that do nothing, so that what is measured is the executor; and a count of INPUT_TYPES()."""
+"""Nodes that do nothing, so that what is measured is the executor; a count of INPUT_TYPES(); collections."""
 # ruff: noqa: N802, D102 (the host asks for these names)
+
+import gc
+import time
 
 from aiohttp import web
 from comfy_execution.graph_utils import GraphBuilder
@@ -7,6 +10,16 @@ from server import PromptServer
 
 ANY = "*"
 asked = {}
+collected_at = [time.monotonic()]
+
+
+def watch_collections(phase, info):
+    """Note when the whole heap was collected."""
+    if phase == "stop" and info["generation"] == 2:
+        collected_at[0] = time.monotonic()
+
+
+gc.callbacks.append(watch_collections)
 
 
 class SizeStart:
@@ -83,6 +96,12 @@ async def size_asked(_request):
     told = dict(asked)
     asked.clear()
     return web.json_response(told)
+
+
+@PromptServer.instance.routes.get("/size/collected")
+async def size_collected(_request):
+    """Seconds since the last full garbage collection."""
+    return web.json_response(time.monotonic() - collected_at[0])
 
 
 NODE_CLASS_MAPPINGS = {one.__name__: one for one in (SizeStart, SizeStep, SizeJoin, SizeLoop, SizeEnd)}
