@@ -111,8 +111,8 @@ class CoalescedProgress:
     def _states(self, nodes: dict[str, Any]) -> dict[str, Any]:
         """The entries of all touched nodes in the host's order; `nodes` may grow meanwhile."""
         kind = States if self._plain else dict
-        if self._in_order and len(nodes) == len(self._entries):  # each was the last when it was noted
-            return kind(self._entries)
+        if self._in_order and nodes is self.registry.nodes and len(nodes) == len(self._entries):
+            return kind(self._entries)  # each was the last of the nodes when it was noted
         states: dict[str, Any] = kind()
         for node_id, state in list(nodes.items()):
             if node_id not in self._entries:
