@@ -131,7 +131,8 @@ def warnings(tables: Tables) -> list[str]:
 
 def _order(tables: Tables, unit: Unit) -> list[str]:
     """How near in time the runs of a pair were, and whether one process stands for an arm."""
-    arms = {one.arm for one in tables.comparisons if one.unit == unit.name and one.total is not None}
+    measured = [one.arm for one in tables.comparisons if one.unit == unit.name and one.total is not None]
+    arms = list(dict.fromkeys(measured))
     if not arms:
         return []
     found = []

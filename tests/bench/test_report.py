@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from PIL import Image
 from stagexec.bench import charts, plan, report, results, runner, tables
 from tests.bench.fake_lab import PROMPT, FakeLab
 
+ROOT = Path(__file__).resolve().parents[2]
 ARMS = 'servers = 9\n[[arm]]\nname = "a"\n[[arm]]\nname = "b"\n'
 UNIT = '[[unit]]\nname = "M03"\nstate = "recompute"\nwarmup = 1\n'
 
@@ -66,6 +70,28 @@ def test_a_planted_difference_of_5_percent_is_found_at_ten_pairs(
         for seed in range(10)
     ]
     assert found == [verdict] * 10
+
+
+def test_a_report_made_again_in_another_process_is_the_same(tmp_path: Path) -> None:
+    arms = "servers = 9\n" + "".join(f'[[arm]]\nname = "arm {name}"\n' for name in "abcdef")
+    bench(tmp_path / "r", arms + UNIT, FakeLab({"arm c": {"sampling": 0.5}}, noise=0.01))
+    made = []
+    for seed in ("1", "2", "3"):  # sets of names come in another order
+        done = subprocess.run(
+            [sys.executable, "-m", "stagexec", "bench", "report", str(tmp_path / "r"), "--json"],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        made.append((done.stdout, *((tmp_path / "r" / name).read_bytes() for name in report_files())))
+    assert "each of arm a, arm b, arm c, arm d, arm e, arm f ran in one process" in made[0][0]
+    assert made[0] == made[1] == made[2]
+
+
+def report_files() -> tuple[str, ...]:
+    return report.MARKDOWN, report.JSON
 
 
 def test_the_stage_that_was_cut_is_named_and_explains_the_total(tmp_path: Path) -> None:
