@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -55,22 +56,23 @@ def known_ids(cache: Any) -> Any:
 
 
 class PromptKeys:
-    """The digests of one prompt and what they are made from."""
+    """The digests of one prompt and what they are made from.
+
+    Nothing in here refers to what holds it: 20,000 nodes' worth of objects are to go with the prompt, and not
+    to wait for a collection of garbage, which takes the longer the more there are.
+    """
 
     def __init__(self, api: Any, dynprompt: Any, is_changed_cache: Any) -> None:
-        self.api = api
         self.dynprompt = dynprompt
-        self.is_changed_cache = is_changed_cache
-        self.keys = Keys(self._local)
-        self.with_id = False
+        self._is_changed_cache = weakref.ref(is_changed_cache)  # which holds us
+        self._locals = Locals(api, dynprompt)
+        self.keys = Keys(self._locals.of)
         self._asked: set[str] = set()
-        self._changed: dict[str, Any] = {}
-        self._classes: dict[str, bool] = {}
         self._links: dict[str, list[str]] = {}
 
     async def make(self, node_ids: list[str], with_id: bool) -> None:
         """Make the digests of these nodes."""
-        self.with_id = with_id
+        self._locals.with_id = with_id
         if any(map(self.dynprompt.has_node, self.keys.missing)):
             self._start_anew()
         await fingerprints(node_ids, self._sources, self._ask, self._asked)
@@ -78,30 +80,45 @@ class PromptKeys:
 
     def _start_anew(self) -> None:
         """An expansion has brought a node that was linked to before it was there."""
-        self.keys = Keys(self._local)
+        self.keys = Keys(self._locals.of)
         self._asked.clear()
         self._links.clear()
 
     async def _ask(self, node_id: str) -> None:
         if self.dynprompt.has_node(node_id):
-            self._changed[node_id] = await self.is_changed_cache.get(node_id)
+            cache = self._is_changed_cache()
+            assert cache is not None, "the key set that asks holds it"
+            self._locals.changed[node_id] = await cache.get(node_id)
 
     def _sources(self, node_id: str) -> list[str]:
         """The nodes that a node's links come from, in the order of input names."""
         if node_id not in self._links:
-            is_link = self.api.execution.is_link
+            is_link = self._locals.api.execution.is_link
             inputs = self.dynprompt.get_node(node_id)["inputs"] if self.dynprompt.has_node(node_id) else {}
             self._links[node_id] = [inputs[name][0] for name in sorted(inputs) if is_link(inputs[name])]
         return self._links[node_id]
 
-    def _local(self, node_id: str) -> Local | None:
+
+class Locals:
+    """What the nodes of one prompt are by themselves."""
+
+    def __init__(self, api: Any, dynprompt: Any) -> None:
+        self.api = api
+        self.dynprompt = dynprompt
+        self.with_id = False
+        self.changed: dict[str, Any] = {}
+        """Change fingerprint by node id."""
+        self._classes: dict[str, bool] = {}
+
+    def of(self, node_id: str) -> Local | None:
+        """A node's; None where there is no such node."""
         if not self.dynprompt.has_node(node_id):
             return None
         node = self.dynprompt.get_node(node_id)
         class_type, inputs = node["class_type"], node["inputs"]
         taint = Taint()
         # Told apart by the number of pieces: two, or three with the id, and then two for each input.
-        pieces = [encode(class_type, taint), encode(self._changed.get(node_id), taint)]
+        pieces = [encode(class_type, taint), encode(self.changed.get(node_id), taint)]
         if self.with_id or self._named(class_type):
             pieces.append(encode(node_id, taint))
         links = []

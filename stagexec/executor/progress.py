@@ -81,6 +81,7 @@ class CoalescedProgress:
         """The next prompt begins: nothing is said about this one any more."""
         super().reset()  # type: ignore[misc]
         self._let_go()
+        self._entries.clear()  # the registry and its handlers hold each other, until garbage is collected
 
     def _note(self, node_id: str, state: Any) -> None:
         """Keep the node's entry, a new one each time: messages that wait to be sent hold the old one."""

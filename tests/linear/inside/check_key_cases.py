@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
+import weakref
 from typing import Any
 
 import pytest
@@ -95,6 +97,21 @@ def test_a_chain_of_20000_has_keys_without_recursion_and_hits_again() -> None:
     assert asyncio.run(play(cache, (prompt, {}), "1", "first"))["found"][0] == [(one, None) for one in prompt]
     again = asyncio.run(play(cache, (prompt, {}), "0", "second"))["found"][0]
     assert again == [(one, ["first", one]) for one in prompt]
+
+
+def test_a_prompt_s_digests_go_with_it_and_wait_for_no_collection_of_garbage() -> None:
+    dynprompt = DynamicPrompt(twin_join("cross"))
+
+    async def make() -> weakref.ref[Any]:
+        key_set = OurKeys(dynprompt, list(dynprompt.original_prompt), Asked("p", dynprompt, None))
+        await key_set.add_keys(list(dynprompt.original_prompt))
+        return weakref.ref(key_set._prompt_keys.keys)
+
+    gc.disable()
+    try:
+        assert asyncio.run(make())() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("depth", [3, 1_500])

@@ -253,6 +253,20 @@ def test_the_next_prompt_hears_nothing_of_one_that_was_never_flushed(clock: Cloc
     assert clock.timers == []
 
 
+def test_after_the_next_prompt_began_the_old_one_s_states_are_let_go_and_late_ones_still_whole() -> None:
+    scenes = []
+    for kind in (HostProgress, OurProgress):
+        old = Scene(kind, Clock(), "old")
+        run_chain(old, 3, 0)
+        Scene(kind, Clock(), "new")
+        if kind is OurProgress:
+            assert old.handler._entries == {}
+        old.registry.register_handler(old.handler)
+        old.play([("finish", 2, 0, 0)])  # a thread of the old prompt that has not heard
+        scenes.append(old.server.sent)
+    assert scenes[0] == scenes[1]
+
+
 def test_a_pack_that_replaced_the_host_s_sender_is_asked(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
