@@ -253,7 +253,7 @@ def test_the_next_prompt_hears_nothing_of_one_that_was_never_flushed(clock: Cloc
     assert clock.timers == []
 
 
-def test_after_the_next_prompt_began_the_old_one_s_states_are_let_go_and_late_ones_still_whole() -> None:
+def test_an_old_prompt_s_states_are_let_go_and_late_ones_are_whole() -> None:
     scenes = []
     for kind in (HostProgress, OurProgress):
         old = Scene(kind, Clock(), "old")
