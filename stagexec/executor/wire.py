@@ -124,7 +124,7 @@ class Outlet:
         self._waiting: list[tuple[Any, ...]] = []
         self._looks = False
         """Does the loop look by itself? Then it need not be woken."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may send while its thread is in here
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loop, name)
@@ -180,17 +180,26 @@ class Ringing:
 def make_send_sync(_module: Any, original: Callable[..., Any]) -> Callable[..., Any]:
     """What takes the place of the server's `send_sync(event, data, sid)`: the host's own, on an outlet."""
     last: tuple[Any, Any, Any] = (None, None, None)
+    making = threading.RLock()  # two outlets of one loop would let a thread's messages overtake each other
+
+    def ringing_of(server: Any) -> Ringing | None:
+        nonlocal last
+        loop = getattr(server, "loop", None)
+        known = last
+        if known[0] is server and known[1] is loop:
+            return known[2]  # type: ignore[no-any-return]
+        if not isinstance(loop, asyncio.AbstractEventLoop):
+            return None
+        with making:
+            if last[0] is not server or last[1] is not loop:
+                last = (server, loop, Ringing(server, Outlet(loop)))
+            return last[2]  # type: ignore[no-any-return]
 
     @functools.wraps(original)
     def send_sync(server: Any, *args: Any, **kwargs: Any) -> Any:
-        nonlocal last
-        known, loop, ringing = last
-        if known is not server or loop is not server.loop:
-            loop = getattr(server, "loop", None)
-            if not isinstance(loop, asyncio.AbstractEventLoop):
-                return original(server, *args, **kwargs)
-            ringing = Ringing(server, Outlet(loop))
-            last = (server, loop, ringing)
+        ringing = ringing_of(server)
+        if ringing is None:
+            return original(server, *args, **kwargs)
         result = original(ringing, *args, **kwargs)
         if ends_prompt(*args[:2]):
             tell_of_end(ringing.loop)

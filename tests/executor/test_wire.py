@@ -219,6 +219,17 @@ def test_callbacks_in_a_row_wake_the_loop_once_and_later_ones_again() -> None:
     on_loop(body)
 
 
+def test_a_finalizer_that_sends_while_its_thread_sends_hangs_nothing() -> None:
+    async def body(loop: Loop) -> None:
+        outlet, got = Outlet(loop), []
+        with outlet._lock:  # as while a message is put in, when garbage is collected
+            outlet.call_soon_threadsafe(got.append, "inside")
+        await asyncio.sleep(0.05)
+        assert got == ["inside"]
+
+    on_loop(body)
+
+
 def test_a_callback_that_raises_keeps_no_other_from_running() -> None:
     async def body(loop: Loop) -> None:
         outlet, got, told = Outlet(loop), [], []
