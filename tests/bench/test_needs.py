@@ -27,5 +27,6 @@ def test_a_missing_package_is_one_line_that_names_the_extra(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_with_all_of_them_nothing_is_said() -> None:
+def test_with_all_of_them_nothing_is_said_and_all_are_loaded() -> None:
     needs.require()
+    assert set(needs.PACKAGES) <= set(sys.modules)

@@ -13,6 +13,23 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of this test's own ledger; what is pending is kept there."""
+    monkeypatch.setenv("STAGEXEC_LEDGER", str(tmp_path / "ledger"))
+    return tmp_path / "ledger"
+
+
+@pytest.fixture
+def clip(tmp_path: Path) -> Path:
+    """A short video to deliver."""
+    import samples
+
+    (tmp_path / "made").mkdir()
+    made: Path = samples.video(tmp_path / "made" / "clip.mp4", "mpeg4")
+    return made
+
+
+@pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 300 KiB, where one may be mounted; RLIMIT_FSIZE stands in for it elsewhere."""
     folder = tmp_path / "small"

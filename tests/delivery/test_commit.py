@@ -18,19 +18,8 @@ import servers
 from stagexec.delivery import commit, pending, remote
 from stagexec.delivery.errors import DeliveryFailed
 
+pytestmark = pytest.mark.usefixtures("ledger")
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX only")
-
-
-@pytest.fixture(autouse=True)
-def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("STAGEXEC_LEDGER", str(tmp_path / "ledger"))
-    return tmp_path / "ledger"
-
-
-@pytest.fixture
-def clip(tmp_path: Path) -> Path:
-    (tmp_path / "made").mkdir()
-    return samples.video(tmp_path / "made" / "clip.mp4", "mpeg4")
 
 
 def sha256(path: Path) -> str:

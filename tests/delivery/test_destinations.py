@@ -8,11 +8,12 @@ import traceback
 from pathlib import Path
 
 import pytest
-import samples
 import servers
 
 from stagexec.delivery import commit, nodes, pending, remote
 from stagexec.delivery.errors import DeliveryFailed
+
+pytestmark = pytest.mark.usefixtures("ledger")
 
 
 class Folders:
@@ -20,18 +21,6 @@ class Folders:
 
     def folder(self, kind: str) -> str:
         return os.path.abspath(f"/srv/comfyui/{kind}")
-
-
-@pytest.fixture(autouse=True)
-def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("STAGEXEC_LEDGER", str(tmp_path / "ledger"))
-    return tmp_path / "ledger"
-
-
-@pytest.fixture
-def clip(tmp_path: Path) -> Path:
-    (tmp_path / "made").mkdir()
-    return samples.video(tmp_path / "made" / "clip.mp4", "mpeg4")
 
 
 @pytest.fixture

@@ -18,13 +18,8 @@ from stagexec.delivery import encode, ffmpeg, pending
 from stagexec.delivery.errors import EncodeFailed
 from stagexec.delivery.verify import verify
 
+pytestmark = pytest.mark.usefixtures("ledger")
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX only")
-
-
-@pytest.fixture(autouse=True)
-def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("STAGEXEC_LEDGER", str(tmp_path / "ledger"))
-    return tmp_path / "ledger"
 
 
 def moving(count: int = 12, height: int = 48, width: int = 64, channels: int = 3) -> torch.Tensor:

@@ -54,7 +54,8 @@ def test_without_a_client_history_and_files_are_those_of_stock(twins: Twins, nam
 
 @pytest.mark.parametrize("name", HOST_SUBSET)
 def test_the_hosts_own_executor_under_us_cannot_be_told_from_stock(host_executor: Twins, name: str) -> None:
-    ran(host_executor, name, Listener)
+    seen = ran(host_executor, name, Listener)
+    assert messages(seen, "execution_start"), "the scene ran nothing"
 
 
 @pytest.mark.parametrize("listen", [Listener, FlaggedListener])
@@ -112,4 +113,5 @@ def test_a_run_after_a_failed_one_starts_afresh(twins: Twins) -> None:
         for prompt in (bad, good, bad, good, g.expand(at.prefix, 0.01, at.color, "StxExpandCycle"), good):
             at.run(prompt)
 
-    twins.same("failed, good", scene)
+    seen = twins.same("failed, good", scene)
+    assert [len(messages(seen, kind)) for kind in ("execution_error", "execution_success")] == [3, 3]

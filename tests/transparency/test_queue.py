@@ -71,7 +71,8 @@ def test_an_async_node_is_cancelled_alike(twins: Twins) -> None:
         at.post("/interrupt", {})
         at.finish(running)
 
-    twins.same("cancel async", scene)
+    seen = twins.same("cancel async", scene)
+    assert len(messages(seen, "execution_interrupted")) == 1
 
 
 def test_a_cancel_of_nothing_changes_nothing(twins: Twins) -> None:
@@ -128,7 +129,8 @@ def test_history_is_deleted_and_cleared_alike(twins: Twins) -> None:
         at.post("/history", {"clear": True})
         at.get("/history")
 
-    twins.same("history", scene)
+    seen = twins.same("history", scene)
+    assert len(messages(seen, "execution_success")) == 2
 
 
 def test_freeing_memory_drops_the_cache_alike(twins: Twins) -> None:

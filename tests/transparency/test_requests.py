@@ -83,7 +83,8 @@ def test_a_cycle_next_to_a_valid_output_is_reported_alike(twins: Twins) -> None:
         if at.seen[-1][1]["status"] == 200:
             at.finish(prompt_id)
 
-    twins.same("cycle beside", scene)
+    seen = twins.same("cycle beside", scene)
+    assert seen[0][1]["answer"]["node_errors"]
 
 
 def test_numbers_and_fronts_are_given_out_alike(twins: Twins) -> None:
@@ -93,7 +94,8 @@ def test_numbers_and_fronts_are_given_out_alike(twins: Twins) -> None:
         at.run(g.invert_save(at.prefix, at.color), number=-4, front=True)
         at.run(g.invert_save(at.prefix, at.color))
 
-    twins.same("numbers", scene)
+    seen = twins.same("numbers", scene)
+    assert len(messages(seen, "execution_success")) == 4
 
 
 def test_what_a_prompt_says_of_its_nodes_beside_class_and_inputs_is_kept(twins: Twins) -> None:
@@ -103,4 +105,5 @@ def test_what_a_prompt_says_of_its_nodes_beside_class_and_inputs_is_kept(twins: 
         prompt["3"]["is_changed"] = "a value of the client's own"
         at.run(prompt, extra_data={"extra_pnginfo": {"workflow": {"id": "w", "ä": "☃"}, "more": [1]}})
 
-    twins.same("metadata", scene)
+    seen = twins.same("metadata", scene)
+    assert len(messages(seen, "execution_success")) == 1
