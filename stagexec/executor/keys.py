@@ -23,11 +23,15 @@ import struct
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 MARK = "stagexec"
 """First element of our keys, so that nobody takes them for the host's."""
 
 Key = tuple[Any, ...]
 """(MARK, hex digest), with a NaN behind it when the node must never be found outside this process."""
+
+_packed = msgspec.msgpack.Encoder().encode
 
 _tokens = itertools.count()
 """Makes a digest that equals no other: for values that the host never finds equal."""
@@ -118,8 +122,7 @@ def _nan_token(value: Any) -> bytes:
 
 def digest(*pieces: bytes) -> bytes:
     """16 bytes for these pieces; their lengths are hashed too, so no two lists of pieces run together."""
-    whole = b"".join([part for piece in pieces for part in (b"%d:" % len(piece), piece)])
-    return hashlib.blake2b(whole, digest_size=16).digest()
+    return hashlib.blake2b(_packed(pieces), digest_size=16).digest()
 
 
 def unique_digest() -> bytes:
@@ -192,7 +195,14 @@ class Keys:
             self._unique.add(node_id)
             self._keep(node_id, unique_digest())
             return
-        children = list(dict.fromkeys(child for child, _ in local.links))
+        links = local.links
+        if len(links) < 2 and (not links or self._is_sound(links[0][0])):  # as most nodes are
+            if local.nan:
+                self._nan.add(node_id)
+            inputs = [self._made[child] + b"0" + socket for child, socket in links]
+            self._keep(node_id, digest(b"one", local.encoded, *inputs))
+            return
+        children = list(dict.fromkeys(child for child, _ in links))
         if any(child not in self._made or child in self._cyclic for child in children):
             self._cyclic.add(node_id)  # a cycle above: only the whole of it can be compared
             self._keep(node_id, self._walk(node_id))
@@ -205,8 +215,13 @@ class Keys:
             self._nan.add(node_id)
         how = self._overlap(children)
         place = {child: index for index, child in enumerate(children)}
-        inputs = [self._made[child] + b"%d" % place[child] + socket for child, socket in local.links]
+        inputs = [self._made[child] + b"%d" % place[child] + socket for child, socket in links]
         self._keep(node_id, digest(how, local.encoded, *inputs))
+
+    def _is_sound(self, child: str) -> bool:
+        """Has this input a digest like any other?"""
+        odd = child in self._cyclic or child in self._unique or child in self._nan
+        return child in self._made and not odd
 
     def _keep(self, node_id: str, made: bytes) -> None:
         self._made[node_id] = made

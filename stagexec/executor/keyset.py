@@ -88,15 +88,17 @@ class PromptKeys:
         if self.dynprompt.has_node(node_id):
             cache = self._is_changed_cache()
             assert cache is not None, "the key set that asks holds it"
-            self._locals.changed[node_id] = await cache.get(node_id)
+            changed = self._locals.changed[node_id] = await cache.get(node_id)
+            if changed is not False:  # a pack's function was asked, and may have written into the prompt
+                self._locals.known_inputs.clear()
 
     def _sources(self, node_id: str) -> list[str]:
         """The nodes that a node's links come from, in the order of input names."""
-        if node_id not in self._links:
-            is_link = self._locals.api.execution.is_link
-            inputs = self.dynprompt.get_node(node_id)["inputs"] if self.dynprompt.has_node(node_id) else {}
-            self._links[node_id] = [inputs[name][0] for name in sorted(inputs) if is_link(inputs[name])]
-        return self._links[node_id]
+        found = self._links.get(node_id)
+        if found is None:
+            inputs = self._locals.inputs(node_id) if self.dynprompt.has_node(node_id) else ()
+            found = self._links[node_id] = [value[0] for _, value, linked in inputs if linked]
+        return found
 
 
 class Locals:
@@ -109,30 +111,48 @@ class Locals:
         self.changed: dict[str, Any] = {}
         """Change fingerprint by node id."""
         self._classes: dict[str, bool] = {}
+        self.known_inputs: dict[str, list[tuple[str, Any, bool]]] = {}
+        self._words: dict[str, bytes] = {}
+
+    def inputs(self, node_id: str) -> list[tuple[str, Any, bool]]:
+        """(name, value, is it a link) of a node's inputs, by name."""
+        found = self.known_inputs.get(node_id)
+        if found is None:
+            is_link, inputs = self.api.execution.is_link, self.dynprompt.get_node(node_id)["inputs"]
+            found = self.known_inputs[node_id] = [
+                (name, inputs[name], is_link(inputs[name])) for name in sorted(inputs)
+            ]
+        return found
 
     def of(self, node_id: str) -> Local | None:
         """A node's; None where there is no such node."""
         if not self.dynprompt.has_node(node_id):
             return None
         node = self.dynprompt.get_node(node_id)
-        class_type, inputs = node["class_type"], node["inputs"]
+        class_type = node["class_type"]
         taint = Taint()
         # Told apart by the number of pieces: two, or three with the id, and then two for each input.
-        pieces = [encode(class_type, taint), encode(self.changed.get(node_id), taint)]
+        pieces = [self._word(class_type), encode(self.changed.get(node_id), taint)]
         if self.with_id or self._named(class_type):
             pieces.append(encode(node_id, taint))
         links = []
-        is_link = self.api.execution.is_link
-        for name in sorted(inputs):
-            value = inputs[name]
-            pieces.append(encode(name, taint))
-            if is_link(value):
+        for name, value, linked in self.inputs(node_id):
+            pieces.append(self._word(name))
+            if linked:
                 source, socket = value
                 links.append((source, encode(socket, taint)))
                 pieces.append(LINK)
             else:
                 pieces.append(encode(value, taint))
+        self.known_inputs.pop(node_id, None)
         return Local(digest(*pieces), links, taint.unique, taint.nan)
+
+    def _word(self, word: str) -> bytes:
+        """A class or the name of an input, encoded; the same few stand in every node."""
+        found = self._words.get(word)
+        if found is None:
+            found = self._words[word] = encode(word, Taint())
+        return found
 
     def _named(self, class_type: str) -> bool:
         """Does a key of this class hold the node's own id? Asked once a class."""

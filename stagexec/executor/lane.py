@@ -13,6 +13,7 @@ from stagexec.executor import failure
 from stagexec.executor.growth import is_output
 from stagexec.record import live
 from stagexec.record.guard import guarded, note
+from stagexec.record.ledger import NO_DEPTH
 from stagexec.record.run import Run
 
 NAMES = (
@@ -120,26 +121,28 @@ def send_cached_ui(api: Any, given: Given, node_id: str, display: str, cached: A
 class VisitRecord:
     """What the ledger keeps of one visit. Without a run every method does nothing."""
 
+    number = 0
+    stage = "node_other"
+    part: str | None = None
+    origin = "none"
+    kind = "failed"
+    start_ns = 0
+    calls = 0
+    mapped = False
+    list_index: int | None = None
+    _node_class = ""
+    _parent: str | None = None
+    _is_output = False
+    _ui = False
+    _blocks: tuple[dict[str, Any], ...] = ()
+    _depth = 0
+    # what the host's loop fills in
+    executed_before: Any = ()
+    outputs: Any = None
+
     def __init__(self, run: Run | None, node_id: str) -> None:
         self.run = run
         self.node_id = node_id
-        self.number = 0
-        self.stage = "node_other"
-        self.part: str | None = None
-        self.origin = "none"
-        self.kind = "failed"
-        self.start_ns = 0
-        self.calls = 0
-        self.mapped = False
-        self.list_index: int | None = None
-        self._node_class = ""
-        self._parent: str | None = None
-        self._is_output = False
-        self._ui = False
-        self._blocks: list[dict[str, Any]] = []
-        self._depth = 0
-        self.executed_before: Any = ()
-        self.outputs: Any = None
 
     @guarded
     def begin(self, api: Any, node_class: str, class_def: Any, parent: str | None) -> None:
@@ -155,18 +158,24 @@ class VisitRecord:
         run.ledger.switch("executor_overhead")
         self.start_ns = run.clock()
 
+    def enter(self) -> int:
+        """The node's own code is about to run; gives what `leave` wants."""
+        run = self.run
+        return run.enter(self.stage, self.part) if run is not None and self.number else NO_DEPTH
+
+    def leave(self, depth: int) -> None:
+        """It has run."""
+        if self.run is not None:
+            self.run.leave(depth)
+
     @contextlib.contextmanager
     def node_stage(self) -> Iterator[None]:
-        """Meanwhile the node's own code runs."""
-        run = self.run
-        if run is None or not self.number:
-            yield
-            return
-        depth = run.enter(self.stage, self.part)
+        """Meanwhile the node's own code runs. For what does not happen at every visit."""
+        depth = self.enter()
         try:
             yield
         finally:
-            run.leave(depth)
+            self.leave(depth)
 
     @guarded
     def take_inputs(self, api: Any, inputs: dict[str, Any] | None) -> None:
@@ -191,7 +200,7 @@ class VisitRecord:
             return
         text = message if message is None or live.record_text else "(text not recorded)"
         row = {"visit": self.number, "node_id": self.node_id, "node_class": self._node_class, "message": text}
-        self._blocks.append(row)
+        self._blocks = (*self._blocks, row)
         self.run.blocked.append(row)
         self.run.mark("blocked", row, source="loop", visit=self.number, node_id=self.node_id)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from stagexec.executor import aio, failure, lane
+from stagexec.executor import aio, failure, garbage, lane
 from stagexec.executor.duties import Duties
 from stagexec.executor.keyset import known_ids
 from stagexec.record import live
@@ -92,12 +92,15 @@ class NativeLoop:
         run, direct = run_for(str(prompt_id))
         self.duties = Duties(self.api, self)
         self.history_result = {"outputs": {}, "meta": {}}
+        collections = garbage.restraint()
+        collections.begin()
         try:
             with lane.executing(self):
                 asyncio.run(self.execute_async(prompt, prompt_id, extra_data, execute_outputs))
         except BaseException as error:  # noqa: BLE001 (also SystemExit: a node must not end the worker)
             self._escaped(prompt, prompt_id, execute_outputs, run, error)
         finally:
+            collections.end()
             if direct:
                 finish_direct(self, run)
 

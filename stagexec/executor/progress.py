@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from stagexec.executor.wire import EVENT, States, is_plain
+from stagexec.executor.wire import EVENT, Entry, States, is_plain
 from stagexec.record import clock
 
 SMALL = 200
@@ -43,7 +43,10 @@ class CoalescedProgress:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._entries: dict[str, dict[str, Any]] = {}
+        self._entries: dict[str, Entry] = {}
+        self._later: dict[str, tuple[Any, Any, Any]] = {}
+        """(value, max, state) of nodes whose entry has yet to be made, or made anew."""
+        self._noted = 0
         self._plain = True
         self._in_order = True
         self._characters = 0
@@ -73,55 +76,78 @@ class CoalescedProgress:
     def enable(self) -> None:
         """Told again of progress, after a time of not being told: what is remembered may be old."""
         super().enable()  # type: ignore[misc]
-        self._entries.clear()
+        self._forget()
         self._in_order = False
-        self._characters = 0
 
     def reset(self) -> None:
         """The next prompt begins: nothing is said about this one any more."""
         super().reset()  # type: ignore[misc]
         self._let_go()
-        self._entries.clear()  # the registry and its handlers hold each other, until garbage is collected
+        self._forget()  # the registry and its handlers hold each other, until garbage is collected
+
+    def _forget(self) -> None:
+        with self._lock:
+            self._entries.clear()
+            self._later.clear()
+            self._noted = self._characters = 0
 
     def _note(self, node_id: str, state: Any) -> None:
-        """Keep the node's entry, a new one each time: messages that wait to be sent hold the old one."""
+        """Keep what a node's entry is to say. While every state is sent, the entry is made at once."""
         value, most = state["value"], state["max"]
         if not (is_plain(value) and is_plain(most)):
             self._plain = False
-        entry = self._entries.get(node_id)
-        if entry is not None:  # what a node is part of is settled when it begins
-            entry = entry.copy()
-            entry["value"], entry["max"], entry["state"] = value, most, state["state"].value
-            self._entries[node_id] = entry
-            return
         nodes = self.registry.nodes
-        self._in_order = self._in_order and len(nodes) == len(self._entries) + 1
-        self._characters += len(node_id)
+        with self._lock:
+            if node_id not in self._entries and node_id not in self._later:
+                self._noted += 1
+                self._in_order = self._in_order and len(nodes) == self._noted
+                self._characters += len(node_id)
+            if len(nodes) > SMALL:
+                self._later[node_id] = (value, most, state["state"])
+                return
+        entry = self._entries[node_id] = self._entry(node_id, value, most, state["state"])
+        entry.tell(node_id)  # this entry is in every state from now on
+
+    def _entry(self, node_id: str, value: Any, most: Any, state: Any) -> Entry:
+        """A new one each time: messages that wait to be sent hold the old one."""
+        before = self._entries.get(node_id)
+        if before is not None:  # what a node is part of is settled when it begins
+            return Entry(before, value=value, max=most, state=state.value)
         dynprompt = self.registry.dynprompt
-        self._entries[node_id] = {
-            "value": value,
-            "max": most,
-            "state": state["state"].value,
-            "node_id": node_id,
-            "prompt_id": self.registry.prompt_id,
-            "display_node_id": dynprompt.get_display_node_id(node_id),
-            "parent_node_id": dynprompt.get_parent_node_id(node_id),
-            "real_node_id": dynprompt.get_real_node_id(node_id),
-        }
+        return Entry(
+            {
+                "value": value,
+                "max": most,
+                "state": state.value,
+                "node_id": node_id,
+                "prompt_id": self.registry.prompt_id,
+                "display_node_id": dynprompt.get_display_node_id(node_id),
+                "parent_node_id": dynprompt.get_parent_node_id(node_id),
+                "real_node_id": dynprompt.get_real_node_id(node_id),
+            }
+        )
 
     def _states(self, nodes: dict[str, Any]) -> dict[str, Any]:
         """The entries of all touched nodes in the host's order; `nodes` may grow meanwhile."""
-        kind = States if self._plain else dict
+        with self._lock:
+            later, self._later = self._later, {}
+            for node_id, told in later.items():
+                self._entries[node_id] = self._entry(node_id, *told)
         if self._in_order and nodes is self.registry.nodes and len(nodes) == len(self._entries):
-            return kind(self._entries)  # each was the last of the nodes when it was noted
-        states: dict[str, Any] = kind()
+            return self._told(self._entries)  # each was the last of the nodes when it was noted
+        states = {}
         for node_id, state in list(nodes.items()):
             if node_id not in self._entries:
                 if state["state"].value == "pending":
                     continue
-                self._note(node_id, state)  # touched while this handler was not told
+                # Touched while this handler was not told.
+                self._entries[node_id] = self._entry(node_id, state["value"], state["max"], state["state"])
+                self._plain = self._plain and is_plain(state["value"]) and is_plain(state["max"])
             states[node_id] = self._entries[node_id]
-        return states
+        return self._told(states)
+
+    def _told(self, entries: dict[str, Any]) -> dict[str, Any]:
+        return States(entries) if self._plain else dict(entries)
 
     def _send_progress_state(self, prompt_id: str, nodes: dict[str, Any]) -> None:
         if self.server_instance is None:
@@ -169,7 +195,7 @@ class CoalescedProgress:
 
     def _cost_ns(self) -> int:
         each = COST_NS if self._plain else HOSTS_COST_NS
-        return each * len(self._entries) + COST_CHAR_NS * self._characters
+        return each * self._noted + COST_CHAR_NS * self._characters
 
     def _wait_for_turn(self, now: int) -> None:
         assert self._large_since is not None

@@ -35,8 +35,8 @@ class Schedule:
         self._adding = 0
         self._feeds_output: set[str] = set()
         self._near_output: set[str] = set()
+        self._first: dict[str, bool] = {}
         self._outputs: dict[str, bool] = {}
-        self._asyncs: dict[str, bool] = {}
         self._types: dict[str, Any] = {}
         self._info: dict[tuple[str, str], Any] = {}
 
@@ -133,12 +133,10 @@ class Schedule:
 
     def _next(self) -> str | None:
         while self._heap:
-            rank, number, node_id = heapq.heappop(self._heap)
+            _, number, node_id = heapq.heappop(self._heap)
             if self._number.get(node_id) != number or self.blockCount.get(node_id) != 0:
                 continue  # done meanwhile, or has to wait again
-            if rank != self._rank(node_id):
-                continue  # it moved up: another entry says so
-            return node_id
+            return node_id  # of a node that has moved up, the higher entry comes first
         return None
 
     def _take_new(self) -> None:
@@ -175,7 +173,11 @@ class Schedule:
             heapq.heappush(self._heap, (self._rank(node_id), number, node_id))
 
     def _rank(self, node_id: str) -> int:
-        if self._is_output(node_id) or self._is_async(node_id):
+        class_type = self.dynprompt.get_node(node_id)["class_type"]
+        first = self._first.get(class_type)
+        if first is None:
+            first = self._first[class_type] = self._is_output(node_id) or self._is_async(node_id)
+        if first:
             return OUTPUT
         if node_id in self._feeds_output:
             return FEEDS_OUTPUT
@@ -191,10 +193,5 @@ class Schedule:
         return found
 
     def _is_async(self, node_id: str) -> bool:
-        class_type = self.dynprompt.get_node(node_id)["class_type"]
-        found = self._asyncs.get(class_type)
-        if found is None:
-            class_def = self.api.nodes.NODE_CLASS_MAPPINGS[class_type]
-            found = inspect.iscoroutinefunction(getattr(class_def, class_def.FUNCTION))
-            self._asyncs[class_type] = found
-        return found
+        class_def = self.api.nodes.NODE_CLASS_MAPPINGS[self.dynprompt.get_node(node_id)["class_type"]]
+        return inspect.iscoroutinefunction(getattr(class_def, class_def.FUNCTION))

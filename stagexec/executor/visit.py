@@ -45,11 +45,9 @@ def make_execute(api: Any, original: Callable[..., Any]) -> Callable[..., Any]:
     return execute
 
 
-async def settled(value: Any) -> Any:
-    """The host's caches became coroutines in 0.18: await what has to be awaited."""
-    if type(value) is CoroutineType or inspect.isawaitable(value):
-        return await value
-    return value
+def to_await(value: Any) -> bool:
+    """Has this to be awaited? The host's caches became coroutines in 0.18."""
+    return type(value) is CoroutineType or inspect.isawaitable(value)
 
 
 class Visit:
@@ -78,7 +76,9 @@ class Visit:
             api, self.class_type, self.class_def, given.dynprompt.get_parent_node_id(self.node_id)
         )
         try:
-            cached = await settled(given.caches.outputs.get(self.node_id))
+            cached = given.caches.outputs.get(self.node_id)
+            if to_await(cached):
+                cached = await cached
             if cached is not None:
                 self._from_cache(cached)
                 return self._result("SUCCESS", "cached")
@@ -124,7 +124,9 @@ class Visit:
             return False
         entry = self.api.execution.CacheEntry(ui=given.ui_outputs.get(self.node_id), outputs=outputs)
         given.execution_list.cache_update(self.node_id, entry)
-        await settled(given.caches.outputs.set(self.node_id, entry))
+        stored = given.caches.outputs.set(self.node_id, entry)
+        if to_await(stored):
+            await stored
         self.record.made(self.api, outputs)
         return True
 
@@ -156,11 +158,15 @@ class Visit:
             message = {"node": self.node_id, "display_node": display, "prompt_id": given.prompt_id}
             given.server.send_sync("executing", message, given.server.client_id)
         self.record.take_inputs(self.api, self.inputs)
-        node_object = await settled(given.caches.objects.get(self.node_id))
+        node_object = given.caches.objects.get(self.node_id)
+        if to_await(node_object):
+            node_object = await node_object
         if node_object is None:
             with self.record.node_stage():
                 node_object = self.class_def()
-            await settled(given.caches.objects.set(self.node_id, node_object))
+            stored = given.caches.objects.set(self.node_id, node_object)
+            if to_await(stored):
+                await stored
         if await self._wants_lazy_inputs(node_object):
             return None
         outputs, ui, expands, waits = await self._node_function(node_object)
@@ -173,19 +179,20 @@ class Visit:
         run, record = self.run, self.record
         at = (run, record.number, record.stage, record.part) if run is not None and record.number else None
         token = VISIT.set(at)
+        depth = record.enter()
         try:
-            with record.node_stage():
-                result: tuple[Any, Any, bool, bool] = await self.api.execution.get_output_data(
-                    self.given.prompt_id,
-                    self.node_id,
-                    node_object,
-                    self.inputs,
-                    execution_block_cb=self._blocked,
-                    pre_execute_cb=self._before_call,
-                    v3_data=self.v3_data,
-                )
+            result: tuple[Any, Any, bool, bool] = await self.api.execution.get_output_data(
+                self.given.prompt_id,
+                self.node_id,
+                node_object,
+                self.inputs,
+                execution_block_cb=self._blocked,
+                pre_execute_cb=self._before_call,
+                v3_data=self.v3_data,
+            )
             return result
         finally:
+            record.leave(depth)
             VISIT.reset(token)
             self.duties.after_node_function()
 

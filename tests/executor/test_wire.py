@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import copy
 import json
+import pickle
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagexec.executor import wire
-from stagexec.executor.wire import Outlet, States, encoded, is_plain, make_send_json, make_send_sync
+from stagexec.executor.wire import (
+    Entry,
+    Outlet,
+    States,
+    encoded,
+    is_plain,
+    make_send_json,
+    make_send_sync,
+    text_of_state,
+)
 
 numbers = st.one_of(
     st.integers(-(2**63), 2**63), st.floats(allow_nan=False, allow_infinity=False), st.booleans()
@@ -68,6 +79,85 @@ def test_a_state_is_the_json_value_that_the_host_would_send(prompt_id: str, node
     host = json.loads(json.dumps(message))
     assert json.loads(text) == host
     assert list(json.loads(text)["data"]["nodes"]) == list(host["data"]["nodes"])
+
+
+def state_of(nodes: dict[str, Any], prompt_id: Any = "p", told: bool = True) -> dict[str, Any]:
+    made = {node_id: Entry(fields) for node_id, fields in nodes.items()}
+    for node_id, entry in made.items():
+        if told:
+            entry.tell(node_id)
+    return {"type": "progress_state", "data": {"prompt_id": prompt_id, "nodes": States(made)}}
+
+
+@given(ids, st.dictionaries(ids, entries, max_size=5), st.booleans())
+def test_the_entries_texts_make_the_message_s(prompt_id: str, nodes: dict[str, Any], told: bool) -> None:
+    message = state_of(nodes, prompt_id, told)
+    assert text_of_state(message) == encoded(message)
+    assert message["data"]["nodes"] == nodes
+
+
+def forge(entry: Entry) -> None:
+    """Make the text of an entry recognisable, to see whether it is asked."""
+    entry.text = '"forged":{}'
+
+
+def test_an_entry_s_text_is_written_once_for_all_states() -> None:
+    message = state_of({"1": {"value": 1}, "2": {"value": 2}})
+    forge(message["data"]["nodes"]["1"])
+    assert json.loads(text_of_state(message) or "")["data"]["nodes"] == {"forged": {}, "2": {"value": 2}}
+
+
+CHANGES: dict[str, Any] = {
+    "set": lambda one: one.__setitem__("added", {"value": 3}),
+    "del": lambda one: one.__delitem__("1"),
+    "pop": lambda one: one.pop("1"),
+    "popitem": lambda one: one.popitem(),
+    "clear": lambda one: one.clear(),
+    "update": lambda one: one.update({"added": {"value": 3}}),
+    "setdefault": lambda one: one.setdefault("added", {"value": 3}),
+    "or": lambda one: one.__ior__({"added": {"value": 3}}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("of_entry", [False, True])
+def test_what_a_pack_changes_in_a_state_is_sent(change: Any, of_entry: bool) -> None:
+    message = state_of({"1": {"1": 1}, "2": {"value": 2}})
+    nodes = message["data"]["nodes"]
+    change(nodes["1"] if of_entry else nodes)
+    told = json.loads(text_of_state(message) or "")
+    assert told == json.loads(json.dumps(message))
+    assert told != json.loads(json.dumps(state_of({"1": {"1": 1}, "2": {"value": 2}})))
+
+
+def test_what_a_pack_adds_beside_the_states_is_sent() -> None:
+    for data in ({"before": 1, "prompt_id": "p"}, {"prompt_id": ["p"]}, {"prompt_id": "p", "nodes": 0}):
+        message = state_of({"1": {"value": 1}})
+        after = {"after": 1} if "before" in data else {}
+        message["data"] = {**data, "nodes": message["data"]["nodes"], **after}
+        assert json.loads(text_of_state(message) or "") == json.loads(json.dumps(message))
+
+
+def test_states_of_two_prompts_do_not_mix() -> None:
+    for prompt_id in ("a", "b", "a"):
+        told = json.loads(text_of_state(state_of({"1": {"value": 1}}, prompt_id)) or "")
+        assert told["data"]["prompt_id"] == prompt_id
+
+
+def test_a_plain_entry_among_ours_and_one_that_cannot_be_written_go_the_host_s_way() -> None:
+    message = state_of({"1": {"value": 1}})
+    dict.__setitem__(message["data"]["nodes"], "2", {"value": 2})
+    assert json.loads(text_of_state(message) or "")["data"]["nodes"] == {"1": {"value": 1}, "2": {"value": 2}}
+    assert text_of_state(state_of({"1": {"value": object()}})) is None
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_copy_of_a_state_is_a_dict_of_its_own(copied: Any) -> None:
+    states = state_of({"1": {"value": 1}})["data"]["nodes"]
+    one = copied(states)
+    assert type(one) is dict
+    assert one == states
+    assert type(copied(states["1"])) is dict
 
 
 @pytest.mark.parametrize(
@@ -241,6 +331,25 @@ def test_a_callback_that_raises_keeps_no_other_from_running() -> None:
         assert told == [ZeroDivisionError]
 
     on_loop(body)
+
+
+def test_callbacks_after_one_that_ends_the_loop_keep_their_turn() -> None:
+    def end() -> None:
+        raise SystemExit(3)
+
+    got: list[int] = []
+    loop = Loop()
+    try:
+        outlet = Outlet(loop)
+        for callback, args in ((got.append, (1,)), (end, ()), (got.append, (2,))):
+            outlet.call_soon_threadsafe(callback, *args)
+        with pytest.raises(SystemExit):
+            loop.run_until_complete(asyncio.sleep(5))
+        assert got == [1]
+        loop.run_until_complete(asyncio.sleep(0))
+        assert got == [1, 2]
+    finally:
+        loop.close()
 
 
 def test_a_callback_has_the_caller_s_context() -> None:
