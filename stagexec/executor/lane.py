@@ -183,7 +183,10 @@ class VisitRecord:
         run = self.run
         if run is None or inputs is None:
             return
-        self.mapped = max((len(v) for v in inputs.values() if isinstance(v, list)), default=0) > 1
+        for values in inputs.values():
+            if isinstance(values, list) and len(values) > 1:
+                self.mapped = True
+                break
         if self._is_output:
             run.tensors.keep_saved(self.node_id, (v for values in inputs.values() for v in values))
 

@@ -172,12 +172,14 @@ def api_prompt_hash(prompt: Mapping[str, Any]) -> tuple[str, Seeds]:
         if not isinstance(node, Mapping):
             stripped[node_id] = node
             continue
-        kept = {key: value for key, value in node.items() if key not in OUTSIDE_PROMPT}
+        kept = node
+        if not OUTSIDE_PROMPT.isdisjoint(node):
+            kept = {key: value for key, value in node.items() if key not in OUTSIDE_PROMPT}
         inputs = kept.get("inputs")
         if isinstance(inputs, Mapping):
             names = [name for name, value in inputs.items() if type(value) is int and _is_seed(name)]
             if names:
-                kept["inputs"] = {**inputs, **dict.fromkeys(names)}
+                kept = {**kept, "inputs": {**inputs, **dict.fromkeys(names)}}
                 seeds.extend([str(node_id), name, inputs[name]] for name in names)
         stripped[node_id] = kept
     return hashlib.sha256(canonical(stripped)).hexdigest(), seeds

@@ -178,9 +178,10 @@ class TensorRefs:
 
     def keep_made(self, node_id: str, outputs: Iterable[Any], weak: Callable[[Any], Any]) -> None:
         """Keep weak references to the tensors in a visit's outputs, a list of lists."""
-        refs = [
-            weak(t) for values in outputs if isinstance(values, (list, tuple)) for t in tensors_in(values)
-        ]
+        refs: list[Any] = []
+        for values in outputs:
+            if isinstance(values, (list, tuple)):
+                refs.extend(map(weak, tensors_in(values)))
         if refs:
             self.made.append((node_id, refs))
 
