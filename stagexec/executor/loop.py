@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from stagexec.executor import aio, failure, garbage, lane
+from stagexec.executor import aio, failure, garbage, lane, wire
 from stagexec.executor.duties import Duties
 from stagexec.executor.keyset import known_ids
 from stagexec.record import live
@@ -94,6 +94,7 @@ class NativeLoop:
         self.history_result = {"outputs": {}, "meta": {}}
         collections = garbage.restraint()
         collections.begin()
+        wire.told.clear()
         try:
             with lane.executing(self):
                 asyncio.run(self.execute_async(prompt, prompt_id, extra_data, execute_outputs))

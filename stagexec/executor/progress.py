@@ -10,7 +10,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from stagexec.executor.wire import EVENT, Entry, States, is_plain
+from stagexec.executor.states import Entry, States, is_plain
+from stagexec.executor.wire import EVENT
 from stagexec.record import clock
 
 SMALL = 200

@@ -9,25 +9,19 @@ rest, half was waking the server's thread, which takes the interpreter away from
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import functools
-import math
-import operator
 import threading
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
+from stagexec.executor.outlet import Outlet
+from stagexec.executor.states import States, text_of_state
 from stagexec.record import pauses
 from stagexec.record.guard import guarded
 
 JSON = "server:PromptServer.send_json"
 SYNC = "server:PromptServer.send_sync"
 EVENT = "progress_state"
-
-PAUSE_S = 0.002
-"""After the first of several messages the server's thread is not woken again; it looks after so long."""
 
 COLLECTS_NS = 9_000_000_000
 """After a prompt the host collects garbage when the last time is more than 10 s ago. That takes 0.4 s with a
@@ -36,109 +30,10 @@ small model loaded and stops every thread, also the server's that has yet to tel
 AHEAD_S = 0.05
 """So long, at most, the worker waits before it, for the client to be told. The prompt is over by then."""
 
-_encode = msgspec.json.Encoder().encode
-
-
-def _changing(name: str) -> Any:
-    method = getattr(dict, name)
-
-    @functools.wraps(method)
-    def change(self: Any, *args: Any, **kwargs: Any) -> Any:
-        self.text = None
-        return method(self, *args, **kwargs)
-
-    return change
-
-
-class Told(dict[str, Any]):
-    """A dict with its text as JSON beside it, for as long as nobody changes it. A copy is a mere dict."""
-
-    __slots__ = ("text",)
-    text: str | None
-
-    def __reduce_ex__(self, _protocol: Any) -> Any:
-        return dict, (dict(self),)
-
-
-for _name in ("__setitem__", "__delitem__", "__ior__", "clear", "pop", "popitem", "setdefault", "update"):
-    setattr(Told, _name, _changing(_name))
-
-
-class Entry(Told):
-    """A node's entry of a progress state; its text begins with the node's id."""
-
-    __slots__ = ()
-
-    def __init__(self, fields: dict[str, Any], **changed: Any) -> None:
-        super().__init__(fields, **changed)
-        self.text = None
-
-    def tell(self, node_id: str) -> None:
-        """Make the text; it stays None where only the host's encoder can."""
-        whole = encoded({node_id: self})
-        self.text = whole[1:-1] if whole is not None else None
-
-
-class States(Told):
-    """The `nodes` of a progress state that we have made ourselves; for everybody else a dict.
-
-    Its text is that of its entries, none of which is written anew for another node's sake: at 200 nodes,
-    400 states have 40,000 entries, and 400 texts.
-    """
-
-    __slots__ = ()
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.text = ""
-
-
-_text_of = operator.attrgetter("text")
-
-
-def text_of_state(message: dict[str, Any]) -> str | None:
-    """JSON of `{"type": …, "data": {…, "nodes": States}}`; None where only the host's encoder can."""
-    data = message["data"]
-    nodes = data["nodes"]
-    if type(nodes) is not States or nodes.text is None or next(reversed(data)) != "nodes":
-        return encoded(message)
-    frame = _frame(message, data)
-    if frame is None:
-        return encoded(message)
-    try:
-        try:
-            entries = ",".join(map(_text_of, nodes.values()))
-        except TypeError:  # some have no text yet
-            for node_id, entry in nodes.items():
-                if entry.text is None:
-                    entry.tell(node_id)
-            entries = ",".join(map(_text_of, nodes.values()))
-    except (TypeError, AttributeError):  # one has none that we can make, or is a pack's own
-        return encoded(message)
-    return f"{frame}{entries}}}}}}}"
-
-
-_frames: dict[Any, str | None] = {}
-
-
-def _frame(message: dict[str, Any], data: dict[str, Any]) -> str | None:
-    """All of the message's text that stands before its first node. The last one is remembered."""
-    key = (tuple(message), message["type"], tuple(data), data.get("prompt_id"))
-    known = len(data) == 2 and type(key[3]) is str
-    if known and key in _frames:
-        return _frames[key]
-    whole = encoded({**message, "data": {**data, "nodes": {}}})
-    frame = whole[:-3] if whole is not None and whole.endswith("{}}}") else None
-    if known:
-        _frames.clear()
-        _frames[key] = frame
-    return frame
-
-
-def is_plain(number: Any) -> bool:
-    """Do both encoders write this number alike? Not NaN, not infinity, nothing a pack has made up."""
-    kind = type(number)
-    return kind is int or kind is bool or (kind is float and math.isfinite(number))
+told = threading.Event()
+"""Has the last prompt's client been told of its end? Until then our own threads leave the interpreter to the
+server's: it has 1,600 messages to send after 800 quick nodes, and gives the interpreter away with each."""
+told.set()
 
 
 def make_send_json(_module: Any, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -160,14 +55,6 @@ def make_send_json(_module: Any, original: Callable[..., Any]) -> Callable[..., 
 def is_state(event: Any, data: Any) -> bool:
     """Is this a progress state that we have made?"""
     return event == EVENT and type(data) is dict and type(data.get("nodes")) is States
-
-
-def encoded(message: Any) -> str | None:
-    """The message as JSON, or None when it holds something that only the host's encoder may judge."""
-    try:
-        return _encode(message).decode()
-    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError):  # a pack has put something in
-        return None
 
 
 class Encoding:
@@ -202,76 +89,6 @@ class EncodingSocket:
         return await self._ws.send_str(text)
 
 
-class Outlet:
-    """An event loop, for callers on other threads: many callbacks in a row wake it once.
-
-    The first callback wakes the loop; for those that follow it looks every PAUSE_S, until none has come.
-    Every callback runs, in the order given.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._timer: asyncio.TimerHandle | None = None
-        self._waiting: list[tuple[Any, ...]] = []
-        self._looks = False
-        """Does the loop look by itself? Then it need not be woken."""
-        self._lock = threading.RLock()  # a finalizer may send while its thread is in here
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loop, name)
-
-    def call_soon_threadsafe(self, callback: Callable[..., Any], *args: Any, context: Any = None) -> None:
-        """As the loop's own. RuntimeError when the loop is closed."""
-        if self._loop.is_closed():
-            self._loop.call_soon_threadsafe(callback, *args)  # which raises
-        with self._lock:
-            self._waiting.append((callback, args, context or contextvars.copy_context()))
-            if self._looks:
-                return
-            self._looks = True
-        self._loop.call_soon_threadsafe(self._look)
-
-    def wake(self) -> None:
-        """Do not let what waits wait any longer."""
-        self._loop.call_soon_threadsafe(self._look)
-
-    def deliver(self, seconds: float) -> bool:
-        """Wait, on another thread than the loop's, until all callbacks have run and what they woke has, too.
-
-        False when that took longer.
-        """
-        done = threading.Event()
-        # Two more turns of the loop: in the first run those that wait, in the second what they have woken.
-        self.call_soon_threadsafe(self._loop.call_soon, self._loop.call_soon, done.set)
-        self.wake()
-        return done.wait(seconds)
-
-    def _look(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        with self._lock:
-            found, self._waiting = self._waiting, []
-            self._looks = bool(found)
-        self._timer = self._loop.call_later(PAUSE_S, self._look) if found else None
-        turn = iter(found)
-        try:
-            for callback, args, context in turn:
-                self._run(callback, args, context)
-        finally:  # one has ended the loop: the others keep their turn, should it run again
-            for callback, args, context in turn:
-                self._loop.call_soon(callback, *args, context=context)
-
-    def _run(self, callback: Callable[..., Any], args: tuple[Any, ...], context: contextvars.Context) -> None:
-        """As the loop runs a callback, without a handle for each: there are two for every node."""
-        try:
-            context.run(callback, *args)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # noqa: BLE001 (the loop's own rule)
-            message = f"Exception in callback {callback!r}"
-            self._loop.call_exception_handler({"message": message, "exception": error})
-
-
 class Ringing:
     """The server for one call of its `send_sync`: its loop is an outlet."""
 
@@ -296,9 +113,13 @@ def make_send_sync(_module: Any, original: Callable[..., Any]) -> Callable[..., 
             return known[2]  # type: ignore[no-any-return]
         if not isinstance(loop, asyncio.AbstractEventLoop):
             return None
+
+        def sockets_of() -> Any:
+            return server.sockets.values()
+
         with making:
             if last[0] is not server or last[1] is not loop:
-                last = (server, loop, Ringing(server, Outlet(loop)))
+                last = (server, loop, Ringing(server, Outlet(loop, sockets_of)))
             return last[2]  # type: ignore[no-any-return]
 
     @functools.wraps(original)
@@ -322,6 +143,7 @@ def ends_prompt(event: Any = None, data: Any = None, *_more: Any) -> bool:
 @guarded
 def tell_of_end(outlet: Outlet) -> None:
     """The end is not to wait: neither for the loop's next look, nor for a collection of garbage."""
+    outlet.after_those_that_wait(told.set)
     if pauses.due(COLLECTS_NS) and not on_a_loop():
         outlet.deliver(AHEAD_S)
     else:

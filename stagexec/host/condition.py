@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from stagexec.executor import wire
 from stagexec.host import machine, packs, prompt_fields, used_models
 from stagexec.host.content_hash import Hashes
 from stagexec.record import condition, fingerprint, live
@@ -42,6 +43,13 @@ the work would be theirs."""
 
 MOST_NODES = 5000
 """Nor do larger graphs: looking through one takes time from the run."""
+
+QUICK_NODES = 100
+"""A condition of more nodes takes milliseconds to make, and is begun only when the client has been told of
+the run's end: both need the interpreter, and somebody waits for the one."""
+
+TOLD_S = 0.05
+"""So long, at most."""
 
 NOT_ENDED = "not read back: the run had not ended"
 NOT_USED = "no model was used in this run, nor by this prompt before"
@@ -156,6 +164,8 @@ class Conditions:
                 self.look()
 
     def _finish_fenced(self, run: Run, told: Accepted, used: Used) -> None:
+        if len(told.prompt) > QUICK_NODES:
+            wire.told.wait(TOLD_S)
         try:
             self.finish(run, told, used)
         except Exception as error:  # noqa: BLE001 (the fence of this thread; the run stays without)

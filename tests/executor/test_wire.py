@@ -15,17 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stagexec.executor import outlet as outlet_module
 from stagexec.executor import wire
-from stagexec.executor.wire import (
-    Entry,
-    Outlet,
-    States,
-    encoded,
-    is_plain,
-    make_send_json,
-    make_send_sync,
-    text_of_state,
-)
+from stagexec.executor.outlet import Outlet
+from stagexec.executor.states import Entry, States, encoded, is_plain, text_of_state
+from stagexec.executor.wire import make_send_json, make_send_sync
 
 numbers = st.one_of(
     st.integers(-(2**63), 2**63), st.floats(allow_nan=False, allow_infinity=False), st.booleans()
@@ -213,7 +207,7 @@ def test_the_host_s_function_is_called_once_and_chooses_the_sockets(sid: str | N
 
 
 def test_nothing_is_encoded_for_a_client_that_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "encoded", lambda _message: pytest.fail("encoded for nobody"))
+    monkeypatch.setattr(wire, "text_of_state", lambda _message: pytest.fail("encoded for nobody"))
     server = Server()
     server.sockets.clear()
     asyncio.run(make_send_json(None, Server.send_json)(server, "progress_state", {"nodes": States()}))
@@ -433,6 +427,7 @@ def at_the_end(due: bool, monkeypatch: pytest.MonkeyPatch, fault: bool = False) 
     if fault:
         monkeypatch.setattr(Outlet, "deliver", lambda _self, _seconds: 1 / 0)
     monkeypatch.setattr(wire, "AHEAD_S", 30)
+    monkeypatch.setattr(wire, "told", threading.Event())
     told: list[int] = []
 
     async def body(loop: Loop) -> None:
@@ -452,6 +447,7 @@ def at_the_end(due: bool, monkeypatch: pytest.MonkeyPatch, fault: bool = False) 
             worker.start()
         await asyncio.sleep(0.3)
         assert server.sent[-1] == END
+        assert wire.told.is_set()
         told.append(len(server.sent))
         publishing.cancel()
 
@@ -469,6 +465,27 @@ def test_otherwise_nothing_waits_for_the_client(monkeypatch: pytest.MonkeyPatch)
     assert at_the_end(False, monkeypatch) == (0, 101)
 
 
+def test_the_client_has_been_told_once_the_message_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire.pauses, "due", lambda after_ns: False)
+
+    async def body(loop: Loop) -> None:
+        server, send = Publishing(loop), make_send_sync(None, Publishing.send_sync)
+        publishing = asyncio.create_task(server.publish())
+        sent_when_told: list[int] = []
+        monkeypatch.setattr(
+            wire, "told", SimpleNamespace(set=lambda: sent_when_told.append(len(server.sent)))
+        )
+        send(server, "executing", {"node": "1"}, "a")
+        await asyncio.sleep(0.05)
+        assert sent_when_told == []
+        send(server, *END)
+        await asyncio.sleep(0.05)
+        assert sent_when_told == [2]
+        publishing.cancel()
+
+    on_loop(body)
+
+
 def test_a_fault_while_the_end_is_told_loses_no_message(monkeypatch, faults_expected) -> None:
     assert at_the_end(True, monkeypatch, fault=True)[1] == 101
     assert [where for where, _ in faults_expected] == ["tell_of_end"]
@@ -476,7 +493,7 @@ def test_a_fault_while_the_end_is_told_loses_no_message(monkeypatch, faults_expe
 
 def test_the_end_does_not_wait_for_the_loop_s_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire.pauses, "due", lambda after_ns: False)
-    monkeypatch.setattr(wire, "PAUSE_S", 3_600)
+    monkeypatch.setattr(outlet_module, "PAUSE_S", 3_600)
 
     async def body(loop: Loop) -> None:
         server, send = Server(loop), make_send_sync(None, Server.send_sync)

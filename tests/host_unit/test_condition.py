@@ -241,6 +241,25 @@ def test_a_graph_that_takes_long_to_look_through_waits_for_its_end(
     assert run.condition_id is None
 
 
+@pytest.mark.parametrize("large", [True, False])
+def test_a_large_graph_s_condition_is_begun_when_its_client_has_been_told_of_the_end(
+    host: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    made, run, order = conditions.Conditions(host.api), FakeRun(), []
+    asked = prompt()
+    monkeypatch.setattr(conditions, "QUICK_NODES", len(asked) - large)
+    waits = SimpleNamespace(wait=lambda seconds: order.append(f"waited {seconds}"))
+    monkeypatch.setattr(conditions.wire, "told", waits)
+    monkeypatch.setattr(made, "finish", lambda *_: order.append("made"))
+    made.keep(run, asked, {}, ["6"], made.of(asked, {}, ["6"])[1])  # type: ignore[arg-type]
+    made._queue.get()
+    made.executed(run)  # type: ignore[arg-type]
+    item = made._queue.get()
+    assert item is not None
+    made._finish_fenced(*item)
+    assert order == ([f"waited {conditions.TOLD_S}"] if large else []) + ["made"]
+
+
 def test_a_run_that_had_its_models_from_the_cache_is_of_the_same_condition(host: SimpleNamespace) -> None:
     made, unet, clip = conditions.Conditions(host.api), Patcher(Weights()), Patcher(Weights("torch.float32"))
     first, _ = run_of(made, prompt(), (unet, clip))
