@@ -158,8 +158,14 @@ class Keys:
 
     def make(self, node_ids: Iterable[str]) -> None:
         """Make the digests of these nodes and of all their ancestors."""
+        made = self._made
         for root in node_ids:
-            if root not in self._made:
+            if root in made:
+                continue
+            local = self.local(root)
+            if local is None or all(child in made for child, _ in local.links):
+                self._finish(root)  # without a walk: prompts mostly name a node after its inputs
+            else:
                 self._make_from(root)
 
     def local(self, node_id: str) -> Local | None:
@@ -361,7 +367,8 @@ async def fingerprints(
         if root in known:
             continue
         order = [root]  # in a cycle the walk comes by the root once more, as the host's does
-        stack = [iter(inputs_of(root))]
+        inputs = inputs_of(root)
+        stack = [iter(inputs)] if not known.issuperset(inputs) else []
         while stack:
             child = next((one for one in stack[-1] if one not in known), None)
             if child is None:
