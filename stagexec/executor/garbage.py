@@ -25,6 +25,9 @@ host's own interval: what it leaves uncollected for that long, so do we."""
 LOOK_S = 1.0
 """How often the thread looks whether the time is over."""
 
+IN_PIECES = sys.version_info >= (3, 14)
+"""From then on Python collects old objects a piece at a time, and has no such threshold."""
+
 FULL = 2
 NEVER = 1_000_000
 """In place of the third threshold: as many collections of the second generation as no 10 s hold."""
@@ -77,6 +80,8 @@ class Restraint:
             self._before = None
 
     def _hold(self) -> None:
+        if IN_PIECES:
+            return
         now = self._gc.get_threshold()
         if self._before is None and now[0] > 0 and 0 < now[FULL] < NEVER:
             self._before = now
@@ -93,15 +98,20 @@ _one: Restraint | None = None
 
 
 def restraint() -> Restraint:
-    """The process's own, made at the first call. Does nothing on a Python that collects in small steps."""
+    """The process's own, made at the first call."""
     global _one
     if _one is None:
         _one = Restraint()
-        if sys.version_info < (3, 14):  # from then on the old generation is collected a piece at a time
-            _one.watch()
-            os.register_at_fork(after_in_child=_one.release)  # the thread does not live on in a child
-            threading.Thread(target=_looks, args=(_one,), name="stagexec-garbage", daemon=True).start()
+        _set_up(_one)
     return _one
+
+
+@guarded
+def _set_up(one: Restraint) -> None:
+    threading.Thread(target=_looks, args=(one,), name="stagexec-garbage", daemon=True).start()
+    if hasattr(os, "register_at_fork"):  # the thread does not live on in a child
+        os.register_at_fork(after_in_child=one.release)
+    one.watch()
 
 
 def _looks(one: Restraint) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
 import sys
 
 import pytest
@@ -42,7 +44,8 @@ def now(monkeypatch):
 
 
 @pytest.fixture
-def collector():
+def collector(monkeypatch):
+    monkeypatch.setattr(garbage, "IN_PIECES", False)
     return Collector()
 
 
@@ -119,9 +122,15 @@ def test_thresholds_saved_while_held_and_put_back_later_end_as_they_were(one, co
     assert collector.threshold == THEIRS
 
 
+def test_a_python_that_collects_in_pieces_is_left_as_it_is(one, collector, monkeypatch):
+    monkeypatch.setattr(garbage, "IN_PIECES", True)
+    one.begin()
+    assert collector.threshold == THEIRS
+
+
 @pytest.mark.parametrize("theirs", [(0, 10, 10), (700, 10, 0)])
-def test_a_collector_that_starts_no_full_collection_is_left_as_it_is(now, theirs):
-    collector = Collector(theirs)
+def test_a_collector_that_starts_no_full_collection_is_left_as_it_is(collector, now, theirs):
+    collector.threshold = theirs
     one = Restraint(collector)
     one.begin()
     assert collector.threshold == theirs
@@ -129,7 +138,50 @@ def test_a_collector_that_starts_no_full_collection_is_left_as_it_is(now, theirs
     assert collector.threshold == theirs
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 14), reason="this Python collects the old generation in pieces")
+CHILD = """
+import gc, os
+from stagexec.executor import garbage
+before = gc.get_threshold()
+one = garbage.restraint()
+assert garbage.restraint() is one
+one.begin()
+held = gc.get_threshold()
+assert (held == before) is garbage.IN_PIECES, held
+child = os.fork()
+if child == 0:
+    os._exit(0 if gc.get_threshold() == before else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert gc.get_threshold() == held
+one.end()
+assert gc.get_threshold() == before
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_child_has_the_thresholds_back_and_there_is_one_for_the_process():
+    made = subprocess.run(
+        [sys.executable, "-c", CHILD], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert made.returncode == 0, made.stderr
+
+
+def test_a_thread_that_cannot_be_started_ends_no_run(monkeypatch, collector, faults_expected):
+    monkeypatch.setattr(garbage, "_one", None)
+    monkeypatch.setattr(garbage, "Restraint", lambda: Restraint(collector))
+
+    def refused(*_args, **_fields):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(garbage.threading, "Thread", refused)
+    one = garbage.restraint()
+    one.begin()
+    assert collector.threshold == HELD
+    one.end()
+    assert collector.threshold == THEIRS
+    assert [where for where, _ in faults_expected] == ["_set_up"]
+
+
+@pytest.mark.skipif(garbage.IN_PIECES, reason="this Python collects the old generation in pieces")
 def test_the_interpreter_starts_no_full_collection_in_a_prompt():
     before = gc.get_threshold()
     full = []

@@ -125,6 +125,23 @@ def test_a_server_without_sockets_loses_no_message(loop, faults_expected):
     faults_expected.clear()
 
 
+@linux
+@pytest.mark.parametrize("function", [cork, uncork])
+def test_a_fault_of_ours_loses_no_message(connection, loop, monkeypatch, faults_expected, function):
+    ours, theirs = connection
+
+    def fault(*_: Any) -> None:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(function, "body", fault)
+    look(Outlet(loop, lambda: [Ws(ours)]), BURST, lambda at: ours.send(b"."))
+    assert [where for where, _ in faults_expected] == [function.__name__]
+    got = b""
+    while len(got) < BURST:  # also what nobody lets go: the kernel does
+        got += theirs.recv(1000)
+    assert got == b"." * BURST
+
+
 def test_where_the_system_knows_no_such_thing_nothing_is_asked(monkeypatch, loop):
     monkeypatch.setattr(outlet_module, "CORK", None)
     got: list[int] = []

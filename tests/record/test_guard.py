@@ -39,6 +39,9 @@ TOURED = (
 """Where the functions are that a run calls on every host; others have tests of their own."""
 
 ELSEWHERE = {
+    "stagexec.executor.garbage._set_up": "once in a process; test_garbage has its fault",
+    "stagexec.executor.outlet.cork": "the fake host has no such server; test_outlet has its fault",
+    "stagexec.executor.outlet.uncork": "likewise",
     "stagexec.executor.progress.CoalescedProgress._overdue": "a timer's body; nothing waits for its result",
     "stagexec.executor.wire.tell_of_end": "the fake host has no such server; test_wire has its fault",
     "stagexec.host.hooks.Hooks._install_late": "called when the host makes its routes, before any run",
