@@ -86,12 +86,11 @@ _text_of = operator.attrgetter("text")
 def text_of_state(message: dict[str, Any]) -> str | None:
     """JSON of `{"type": …, "data": {…, "nodes": States}}`; None where only the host's encoder can."""
     data = message["data"]
-    nodes = data["nodes"]
-    if type(nodes) is not States or nodes.text is None or next(reversed(data)) != "nodes":
+    nodes, prompt_id = data["nodes"], data.get("prompt_id")
+    ours = type(nodes) is States and nodes.text is not None and type(prompt_id) is str
+    if not ours or list(message) != ["type", "data"] or list(data) != ["prompt_id", "nodes"]:
         return encoded(message)
-    frame = _frame(message, data)
-    if frame is None:
-        return encoded(message)
+    frame = _frame(message["type"], prompt_id)
     try:
         try:
             entries = ",".join(map(_text_of, nodes.values()))
@@ -102,21 +101,11 @@ def text_of_state(message: dict[str, Any]) -> str | None:
             entries = ",".join(map(_text_of, nodes.values()))
     except (TypeError, AttributeError):  # one has none that we can make, or is a pack's own
         return encoded(message)
-    return f"{frame}{entries}}}}}}}"
+    return f"{frame}{entries}}}}}}}" if frame is not None else None
 
 
-_frames: dict[Any, str | None] = {}
-
-
-def _frame(message: dict[str, Any], data: dict[str, Any]) -> str | None:
-    """All of the message's text that stands before its first node. The last one is remembered."""
-    key = (tuple(message), message["type"], tuple(data), data.get("prompt_id"))
-    known = len(data) == 2 and type(key[3]) is str
-    if known and key in _frames:
-        return _frames[key]
-    whole = encoded({**message, "data": {**data, "nodes": {}}})
-    frame = whole[:-3] if whole is not None and whole.endswith("{}}}") else None
-    if known:
-        _frames.clear()
-        _frames[key] = frame
-    return frame
+@functools.lru_cache(maxsize=1)
+def _frame(event: str, prompt_id: str) -> str | None:
+    """All of a state's text that stands before its first node: the same for a whole prompt."""
+    whole = encoded({"type": event, "data": {"prompt_id": prompt_id, "nodes": {}}})
+    return whole.removesuffix("}}}") if whole is not None else None

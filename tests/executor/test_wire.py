@@ -143,6 +143,7 @@ def test_a_plain_entry_among_ours_and_one_that_cannot_be_written_go_the_host_s_w
     dict.__setitem__(message["data"]["nodes"], "2", {"value": 2})
     assert json.loads(text_of_state(message) or "")["data"]["nodes"] == {"1": {"value": 1}, "2": {"value": 2}}
     assert text_of_state(state_of({"1": {"value": object()}})) is None
+    assert text_of_state(state_of({"1": {"value": 1}}, "\ud800")) is None
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
