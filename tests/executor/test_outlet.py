@@ -111,11 +111,15 @@ def test_a_client_of_another_kind_keeps_no_message_back(connection, loop, make):
         ws.below.close()
 
 
-def test_a_connection_that_closes_meanwhile_is_let_go(connection):
-    ours, _ = connection
-    corked = cork(lambda: [Ws(ours)])
+@linux
+def test_a_connection_that_closes_meanwhile_keeps_no_other_back(connection):
+    ours, theirs = connection
+    corked = cork(lambda: [Ws(ours), Ws(theirs)])
+    assert corked == [ours, theirs]
+    assert is_corked(theirs)
     ours.close()
     uncork(corked)
+    assert not is_corked(theirs)
 
 
 def test_a_server_without_sockets_loses_no_message(loop, faults_expected):
