@@ -53,6 +53,8 @@ CAUSES = (
     "artifact_nonfinite",
     "disk_full",
     "process_died",
+    "process_stopped",
+    "worker_died",
 )
 
 ORIGINS = ("seam", "table", "type", "none")
