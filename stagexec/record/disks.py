@@ -7,10 +7,38 @@ import sys
 from pathlib import Path
 
 LOCAL_KINDS = frozenset(
-    "aufs bcachefs btrfs erofs exfat ext2 ext3 ext4 f2fs hfs hfsplus jfs msdos nilfs2 ntfs ntfs3 overlay ramfs "
-    "reiserfs rootfs shiftfs tmpfs udf ufs vfat xfs zfs".split()
+    (
+        *(
+            "aufs",
+            "bcachefs",
+            "btrfs",
+            "erofs",
+            "exfat",
+            "ext2",
+            "ext3",
+            "ext4",
+            "f2fs",
+            "hfs",
+            "hfsplus",
+            "jfs",
+        ),
+        *(
+            "msdos",
+            "nilfs2",
+            "ntfs",
+            "ntfs3",
+            "overlay",
+            "ramfs",
+            "reiserfs",
+            "rootfs",
+            "shiftfs",
+            "tmpfs",
+            "udf",
+        ),
+        *("ufs", "vfat", "xfs", "zfs"),
+    )
 )
-"""Linux file systems whose writes end by themselves: no network, and no program in user space, behind them."""
+"""Linux file systems whose writes end by themselves: no network and no program in user space behind them."""
 
 MOUNTS = Path("/proc/self/mountinfo")
 
@@ -22,7 +50,7 @@ MNT_LOCAL = 0x1000
 
 
 def is_local(path: Path) -> bool:
-    """Whether `path`, which need not exist yet, lies on a disk of this machine. False when nobody can tell."""
+    """Whether `path`, which need not exist yet, lies on a disk of this machine. False where not known."""
     try:
         whole = Path(os.path.realpath(path))
         if sys.platform == "win32":
@@ -44,7 +72,9 @@ def _kind_of(path: str, mounts: str) -> str | None:
             continue
         point = _unescaped(words[4]).rstrip("/")
         inside = path == point or path.startswith(point + "/")
-        if inside and (best is None or len(point) >= best[0]):  # the later of two on one point covers the other
+        if inside and (
+            best is None or len(point) >= best[0]
+        ):  # the later of two on one point covers the other
             best = len(point), after.split(" ")[0]
     return best[1] if best is not None else None
 
