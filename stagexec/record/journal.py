@@ -53,7 +53,7 @@ KEPT_BYTES = 32 * 1024**2
 """How many bytes of the open runs' lines are kept, to be written again where the file was removed."""
 
 BEGIN_S = 0.5
-"""At its start the process waits this long for a look at the disk; without an answer it counts as a network's."""
+"""At its start the process waits this long for a look at the disk; without an answer it is no local one."""
 
 DIRECT_WAIT_S = 0.005
 """A thread that begins a run waits this long for the writer to be out of its way."""
