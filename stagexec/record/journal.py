@@ -17,6 +17,7 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from stagexec.format import SPAN_COLUMNS, VISIT_COLUMNS
 from stagexec.record import clock, condition, disks, paths
 from stagexec.record.guard import note
 from stagexec.record.journal_file import JournalFile
+from stagexec.record.plain import plain
 from stagexec.record.process import Watcher
 from stagexec.record.run import Run
 
@@ -119,6 +121,8 @@ class Journal:
         self._armed = False
         self._look_for_flag_at = 0.0
         self._watcher: Watcher | None = None
+        self.show_open: Callable[[Run], None] | None = None
+        """What shows the watcher the segment that is open; None where there is no watcher."""
         self._thread = threading.Thread(target=self._loop, name="stagexec-journal", daemon=True)
 
     @property
@@ -143,6 +147,8 @@ class Journal:
 
     def put_now(self, event: dict[str, Any]) -> None:
         """Write an event before this returns, where that takes microseconds; else hand it to the writer."""
+        if self._watcher is not None:
+            self._watcher.tell(bool(self.runs))
         if self._written_directly(event):
             self._wake.set()  # for the signs of life
         else:
@@ -228,10 +234,16 @@ class Journal:
             problem = watcher.start()
             if problem is None:
                 self._watcher = watcher
+                self.show_open = self._show_open
             else:
                 log.info("stagexec: nothing notes when this process is killed: %s.", problem)
         if self._watcher is not None:
             self._watcher.tell(bool(self.runs))
+
+    def _show_open(self, run: Run) -> None:
+        """Let the watcher see the segment that is open now, with its node."""
+        if self._watcher is not None:
+            self._watcher.show(self._encode((run.run_id, run.ledger.open, run.node)))
 
     def _round(self) -> None:
         # What is closing goes last: all that its run did before is in the run's own queues by now.
@@ -452,19 +464,6 @@ class Journal:
                 self._reason,
                 WAITING_BYTES // 1024**2,
             )
-
-
-def plain(value: Any, depth: int = 20) -> Any:
-    """`value` as JSON can hold it: no halves of characters, and type names for what is no plain data."""
-    if value is None or isinstance(value, (bool, int, float)):
-        return value
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    if depth and isinstance(value, dict):
-        return {plain(str(key)): plain(one, depth - 1) for key, one in value.items()}
-    if depth and isinstance(value, (list, tuple)):
-        return [plain(one, depth - 1) for one in value]
-    return f"<{type(value).__name__}>"
 
 
 def take_segments(run: Run) -> tuple[list[Any], Any]:

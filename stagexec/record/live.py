@@ -428,6 +428,13 @@ def journal_event(of: Run | None, event_type: str, **fields: Any) -> None:
         journal.put(event(event_type, of, **fields))
 
 
+@guarded
+def show_open(of: Run) -> None:
+    """A node's own code is about to run: it may hold the interpreter's lock until the process is killed."""
+    if journal is not None and journal.show_open is not None:
+        journal.show_open(of)
+
+
 def current_for_thread() -> Run | None:
     """The run in execution that the calling thread executes."""
     return running.get(threading.get_ident())

@@ -26,8 +26,10 @@ while live.journal._watcher is None:
     time.sleep(0.01)
 if sys.argv[2] != "idle":
     live.accept("p", {})
-    live.start("p")
-    time.sleep(0.1)
+    run = live.start("p")
+    run.next_visit("7", "HoldsTheLock")
+    run.enter("node_other", "HoldsTheLock")
+    live.show_open(run)
 print(time.perf_counter_ns(), flush=True)
 if sys.argv[2] == "lock":
     ctypes.PyDLL(None).usleep(60_000_000)
@@ -56,7 +58,7 @@ def begun(ledger: Path, what: str) -> subprocess.Popen[str]:
 
 def life_of(ledger: Path) -> dict[str, Any]:
     (file,) = ledger.glob("journal/*/*.life")
-    found: dict[str, Any] = json.loads(file.read_bytes() or b"{}")
+    found: dict[str, Any] = json.loads(file.read_bytes().strip() or b"{}")
     return found
 
 
@@ -88,6 +90,10 @@ def test_the_moment_of_a_kill_is_known(tmp_path: Path, what: str, kill: Any) -> 
     life = told(tmp_path, "died")
     assert before <= life["mono_ns"] <= time.perf_counter_ns()
     assert life["pid"] == child.pid
+    if what != "idle":
+        _, (stage, part, start_ns, visit, _), node = life["open"]
+        assert (stage, part, visit, node) == ("node_other", "HoldsTheLock", 1, ["7", "HoldsTheLock"])
+        assert start_ns < before
 
 
 def test_a_sign_of_life_comes_while_a_node_holds_the_lock(tmp_path: Path) -> None:
