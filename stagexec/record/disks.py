@@ -44,7 +44,9 @@ def _kind_of(path: str, mounts: str) -> str | None:
             continue
         point = _unescaped(words[4]).rstrip("/")
         inside = path == point or path.startswith(point + "/")
-        if inside and (best is None or len(point) >= best[0]):  # the later of two on one point covers the other
+        if inside and (
+            best is None or len(point) >= best[0]
+        ):  # the later of two on one point covers the other
             best = len(point), after.split(" ")[0]
     return best[1] if best is not None else None
 
