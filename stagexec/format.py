@@ -12,8 +12,27 @@ VERSION = 2
 HISTORY = {
     1: "the first format",
     2: "a file made again in mid-life repeats the events of its open runs; heartbeats carry wall time and "
-    "how long the machine slept; process_end says which signal it was, or that it was a restart",
+    "how long the machine slept; process_end says which signal it was, or that it was a restart; process_start "
+    "names the boot of the machine; run_closed may say why an outcome is unverified",
 }
+
+ENDS: dict[str, str] = {
+    "exit": "the process ended in good order",
+    "restart": "the process was restarted",
+    "signal SIGINT": "the process was stopped by Ctrl-C (SIGINT)",
+    "signal SIGTERM": "the process was asked to end (SIGTERM)",
+    "signal SIGHUP": "the process lost its terminal (SIGHUP)",
+    "signal SIGQUIT": "the process was asked to end (SIGQUIT)",
+    "exception": "an exception ended the host's main thread",
+    "killed": "the process ended without a word: killed, out of memory, crashed, or gone by os._exit",
+    "machine": "the machine went down, or was started again, while the process lived",
+}
+"""Why a process ended. All but the last three are planned: runs left open are lost by process_stopped and count in
+no failure rate; else by process_died. The last two are never written: a reader concludes them."""
+
+SIGNAL_FILES = ("SIGTERM", "SIGHUP", "SIGQUIT")
+"""Signals that end a process before it can write a line. Each has an empty file beside the journal, with the
+signal's name in place of `jsonl`: it is written to (a stack, by Python's faulthandler) as the signal comes."""
 
 COMMON: dict[str, str] = {
     "event_type": "which row of EVENTS this object is",
@@ -51,6 +70,7 @@ EVENTS: dict[str, dict[str, str]] = {
         "argv": "the host's own arguments, a list of text",
         "timing": "timing mode: baseline, events or profile",
         "executor_asked": "native or host, as asked; null when nothing was asked",
+        "boot_id": "Linux's id of the machine's boot; null elsewhere",
     },
     "host_facts": {
         "host_version": "the host's version text; null when unknown",
@@ -190,7 +210,7 @@ EVENTS: dict[str, dict[str, str]] = {
         "pack's own beside this one, which was not recorded), dynamic_vram, oom_seen, warmup, "
         "profile_problem, provisional_condition (in a run of more than a second or two; missing: as of the "
         "event `condition`), fault, child_failed, child_recovered, encoding, encoded, delivered, "
-        "left_over, …",
+        "left_over, restart_begun (the process has started its successor), …",
         "detail": "small object, depends on name; never prompt text unless asked for. child_failed: program "
         "and the detail of the child's span. child_recovered: {pid, by_pid}, a later child made the same "
         "output. encoding: {frames, fps} of an animated picture. encoded: {container, frames, bytes, streams "
@@ -233,6 +253,7 @@ EVENTS: dict[str, dict[str, str]] = {
         "finished_ns": "end of the last segment",
         "cancel_ns": "when a person asked to cancel; null",
         "stopped_ns": "when execution stopped; null when it never started",
+        "reason": "why the run's files could not be checked to the end, as text; null",
     },
     "identity": {
         "nodes": "node ids of the submitted graph; filed off the run's path, so it may follow run_closed",
@@ -253,7 +274,10 @@ EVENTS: dict[str, dict[str, str]] = {
         "reason": "the operating system's error, as text",
     },
     "process_end": {
-        "reason": "exit or signal name",
+        "reason": "exit, restart, signal SIGINT or exception: see ENDS in format.py. Of a process that a signal "
+        "ended at once there is no process_end: a file beside the journal, with the signal's name as its suffix, is "
+        "not empty then. Nothing follows this event, unless a restart failed and the process goes on",
+        "exception_type": "class of the exception that ended the host's main thread; null",
     },
 }
 

@@ -75,6 +75,7 @@ class ProcessStart(Event, tag="process_start"):
     argv: list[str] = []
     timing: str | None = None
     executor_asked: str | None = None
+    boot_id: str | None = None
 
 
 class HostFacts(Event, tag="host_facts"):
@@ -283,6 +284,7 @@ class RunClosed(Event, tag="run_closed"):
     finished_ns: int | None = None
     cancel_ns: int | None = None
     stopped_ns: int | None = None
+    reason: str | None = None
 
 
 class Identity(Event, tag="identity"):
@@ -309,9 +311,10 @@ class LostEvents(Event, tag="lost_events"):
 
 
 class ProcessEnd(Event, tag="process_end"):
-    """The process ended in good order."""
+    """The process ended and could still say why."""
 
     reason: str | None = None
+    exception_type: str | None = None
 
 
 AnyEvent = (

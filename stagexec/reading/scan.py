@@ -26,6 +26,9 @@ BUFFER = 1024**2
 
 MAX_HEARTBEATS = 1000
 
+RESTART = b'"restart_begun"'
+"""In the mark of a process that has started its successor."""
+
 BATCH = 2000
 """Rows in one line of a file of rows."""
 
@@ -35,7 +38,7 @@ CHANGES = (b"process_start", b"host_facts")
 MAY_FOLLOW = (b"identity", b"condition")
 """Events of a run that may be written after its end."""
 
-_TIME = re.compile(rb'"ts_mono_ns": ?(-?\d+)')
+TIME = re.compile(rb'"ts_mono_ns": ?(-?\d+)')
 
 
 class Job(msgspec.Struct):
@@ -124,10 +127,9 @@ class _Stretch:
             self.runs.setdefault(run_id, []).append((kind, ordered, at))
             if kind == b"run_closed":
                 self._end(run_id)
-        elif kind == b"heartbeat":
+        elif kind in (b"heartbeat", b"process_end") or (kind == b"mark" and RESTART in ordered):
             self.found.heartbeats = [*self.found.heartbeats[-MAX_HEARTBEATS:], [at, at + len(line)]]
-        elif kind == b"process_end":
-            self.found.ended = True
+            self.found.ended = kind == b"process_end"
         elif kind in CHANGES and at >= self.job.head_end and _text(line) not in self.job.head:
             # Not the writer beginning a file made anew with its head again, which is no news.
             self.found.surprise = f"{_text(kind)} again at byte {at}"
@@ -179,7 +181,7 @@ def scan(job: Job) -> tuple[Found, list[list[Any]]]:
         tail = stream.read(found.end - stream.tell())
     found.open = stretch.open()
     found.rows = len(stretch.rows)
-    found.last_ns = max((int(t) for line in tail.splitlines() for t in _TIME.findall(line[:400])), default=0)
+    found.last_ns = max((int(t) for line in tail.splitlines() for t in TIME.findall(line[:400])), default=0)
     return found, stretch.rows
 
 
