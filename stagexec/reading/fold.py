@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from stagexec.format import (
@@ -17,20 +17,19 @@ from stagexec.reading import alive, ends, events
 from stagexec.reading.journal import Source
 from stagexec.reading.runs import Process, Run, even
 
-LIVE_WITHIN_NS = 10_000_000_000
-"""A journal is live only if its last event is younger than this: a heartbeat comes every second."""
-
 SIGNS_OF_LIFE = (events.Heartbeat, events.RunAccepted, events.RunStarted, events.Segments)
 """What only a process writes that goes on."""
 
-Alive = Callable[["str | None", "int | None"], bool]
+Alive = alive.Alive
 
 
 class Fold:
     """The runs of one journal, in the order in which they were first heard of."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, files: Sequence[str] = ()) -> None:
         self.process = Process(file)
+        self._files = files or (file,)
+        self._last = alive.LastSign()
         self.runs: dict[str, Run] = {}
         self._take: dict[type[events.Event], Callable[[Any], None]] = {
             events.ProcessStart: self._process_start,
@@ -59,7 +58,9 @@ class Fold:
 
     def take(self, event: events.Event) -> None:
         """Add one event, in the order of the file."""
-        self.process.last_ns = max(self.process.last_ns, event.ts_mono_ns)
+        self.process.last_ns = self._last.take(event.ts_mono_ns)
+        if event.ts_wall is not None:
+            self.process.take_anchor(event)
         kind = type(event)
         if kind in SIGNS_OF_LIFE:
             self.process.end = None  # a restart that did not come about: the process goes on
@@ -68,6 +69,9 @@ class Fold:
             of_process(event)
         elif event.run_id is not None:
             run = self._run(event.run_id)
+            if kind is events.RunAccepted and run.accepted is not None:
+                # Told again, as in a file that was made again: all that was known of it is told after this.
+                run = self.runs[event.run_id] = Run(event.run_id, self.process)
             if event.condition_id is not None:
                 run.condition_id = event.condition_id
             self._take_run[kind](run, event)
@@ -85,10 +89,10 @@ class Fold:
 
     def _is_live(self, now_wall_ns: int, is_alive: Alive) -> bool:
         start = self.process.start
-        last = self.process.wall_ns(self.process.last_ns)
-        if self.process.end is not None or start is None or last is None:
+        if self.process.end is not None or start is None:
             return False
-        return now_wall_ns - last < LIVE_WITHIN_NS and is_alive(start.hostname, start.pid)
+        last = self.process.wall_ns(self.process.last_ns)
+        return alive.is_live(start, last, self._files, now_wall_ns, is_alive)
 
     def _run(self, run_id: str) -> Run:
         run = self.runs.get(run_id)
@@ -123,7 +127,8 @@ class Fold:
         self.process.nvml = event
 
     def _nvml_sample(self, event: events.NvmlSample) -> None:
-        self.process.nvml_samples.append(event)
+        if event.ts_mono_ns != events.NO_TIME:
+            self.process.nvml_samples.append(event)
 
     def _process_end(self, event: events.ProcessEnd) -> None:
         self.process.end = event
@@ -141,12 +146,17 @@ class Fold:
 
 def _accepted(run: Run, event: events.RunAccepted) -> None:
     run.accepted = event
-    run.opens.append(events.Open("queue_wait", None, event.ts_mono_ns))
+    _opened(run, "queue_wait", None, event)
 
 
 def _started(run: Run, event: events.RunStarted) -> None:
     run.started = event
-    run.opens.append(events.Open("executor_prepare", "plan", event.ts_mono_ns))
+    _opened(run, "executor_prepare", "plan", event)
+
+
+def _opened(run: Run, stage: str, part: str | None, event: events.Event) -> None:
+    if event.ts_mono_ns != events.NO_TIME:
+        run.opens.append(events.Open(stage, part, event.ts_mono_ns))
 
 
 def _cached(run: Run, event: events.Cached) -> None:
@@ -240,7 +250,7 @@ def _complete(run: Run, last_ns: int) -> None:
 
 def fold(source: Source, now_wall_ns: int | None = None, is_alive: Alive = alive.is_alive) -> list[Run]:
     """All runs of one journal. `now_wall_ns`: now, in ns since 1970; by default the machine's clock."""
-    folded = Fold(str(source.paths[0]))
+    folded = Fold(str(source.paths[0]), [str(path) for path in source.paths])
     for _, _, event in source.read():
         folded.take(event)
     return folded.finish(time.time_ns() if now_wall_ns is None else now_wall_ns, is_alive)

@@ -61,8 +61,7 @@ def _open_lines(path: pathlib.Path, begin: int) -> tuple[list[bytes], int]:
                 rested = at
                 time.sleep(PACE_S)
             ordered = line if line.startswith(lean.PREFIX) else lean.in_order(line) or b""
-            for told in scan.TIME.findall(ordered[:400]):
-                last_ns = max(last_ns, int(told))
+            last_ns = max(last_ns, scan.last_time(ordered))
             kind_end = ordered.find(b'"', len(lean.PREFIX))
             id_start = kind_end + len(lean.RUN_ID)
             kind = ordered[len(lean.PREFIX) : kind_end]

@@ -48,7 +48,7 @@ class FakeJournal:
         """A sign of life that tells what is open in these runs."""
         names = ("stage", "part", "start_ns", "visit", "seam", "node_id", "node_class")
         rows = [{"run_id": r.run_id, **dict(zip(names, r.open, strict=True))} for r in open_runs if r.open]
-        self.add("heartbeat", source="journal", open=rows)
+        self.add("heartbeat", source="journal", open=rows, slept_ns=None)
 
     def end(self, reason: str = "exit") -> None:
         """The process ends in good order."""
@@ -245,7 +245,7 @@ START: dict[str, Any] = {
     "argv": ["--cpu"],
     "timing": "baseline",
     "executor_asked": None,
-    "boot_id": None,
+    "pid_started": None,
 }
 FACTS: dict[str, Any] = {
     "host_version": "0.30.0",
