@@ -20,7 +20,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from stagexec.delivery import saying
+from stagexec.delivery import pulse, saying
 from stagexec.delivery.command import Command, read
 from stagexec.delivery.listen import Heard, listen
 from stagexec.public import in_other_task
@@ -418,6 +418,8 @@ def tail_of_file(name: str) -> bytes:
         with open(name, "rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(file.tell() - saying.TAIL_BYTES, 0))
-            return file.read()
+            found = file.read()
     except (OSError, ValueError):
-        return b""
+        found = b""
+    pulse.beat()  # a run that has been closed meanwhile gets no further events
+    return found
