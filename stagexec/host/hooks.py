@@ -17,12 +17,12 @@ from stagexec.delivery import children, pyav
 from stagexec.delivery.closing import Closer
 from stagexec.executor import queue as queue_view
 from stagexec.executor import wire
+from stagexec.executor.execution import make_execute
 from stagexec.executor.keyset import MerkleKeySet
 from stagexec.executor.loop import HostLoop, NativeLoop
 from stagexec.executor.progress import CoalescedProgress
 from stagexec.executor.schedule import Schedule
 from stagexec.executor.validation import make_validate_inputs
-from stagexec.executor.visit import make_execute
 from stagexec.host import api as host_api
 from stagexec.host import attention, conformance, devices, leftovers, node_pack, restart, routes, visits
 from stagexec.host.seams import Factory, SeamRefused, Seams, on_instance
