@@ -46,8 +46,8 @@ EVENTS: dict[str, dict[str, str]] = {
         "python": "Python version",
         "platform": "operating system and machine, as text",
         "host_path": "folder of the host tree; null when unknown",
-        "argv": "the host's own arguments, a list of text: options, numbers and the host's own choices; of any "
-        "other value a digest",
+        "argv": "the host's own arguments, a list of text: options, numbers, the host's own choices, and a "
+        "digest of any other value",
         "timing": "timing mode: baseline, events or profile",
         "executor_asked": "native or host, as asked; null when nothing was asked",
     },
@@ -75,7 +75,8 @@ EVENTS: dict[str, dict[str, str]] = {
         "classes": "list of class names, one for each of nodes",
         "links": "list, one for each of nodes, of the positions in nodes that it takes inputs from",
         "output_nodes": "list of node ids whose class is an output node",
-        "seeds": "list of [node id, input name, value] left out of the condition; of an unusual name a digest",
+        "seeds": "list of [node id, input name, value] left out of the condition; a digest "
+        "for an unusual name",
         "prompt_hash": "SHA-256 of the canonical API prompt without seeds",
         "number_of_nodes": "nodes in the submitted graph",
         "until": "where the run was asked to stop: native, postprocess, encode or commit; null without a "
