@@ -70,7 +70,8 @@ EVENTS: dict[str, dict[str, str]] = {
         "python": "Python version",
         "platform": "operating system and machine, as text",
         "host_path": "folder of the host tree; null when unknown",
-        "argv": "the host's own arguments, a list of text",
+        "argv": "the host's own arguments, a list of text: options, numbers, the host's own choices, and a "
+        "digest of any other value",
         "timing": "timing mode: baseline, events or profile",
         "executor_asked": "native or host, as asked; null when nothing was asked",
     },
@@ -101,7 +102,8 @@ EVENTS: dict[str, dict[str, str]] = {
         "classes": "list of class names, one for each of nodes",
         "links": "list, one for each of nodes, of the positions in nodes that it takes inputs from",
         "output_nodes": "list of node ids whose class is an output node",
-        "seeds": "list of [node id, input name, value] left out of the condition",
+        "seeds": "list of [node id, input name, value] left out of the condition; a digest "
+        "for an unusual name",
         "prompt_hash": "SHA-256 of the canonical API prompt without seeds",
         "number_of_nodes": "nodes in the submitted graph",
         "until": "where the run was asked to stop: native, postprocess, encode or commit; null without a "
@@ -151,7 +153,8 @@ EVENTS: dict[str, dict[str, str]] = {
         "ui": "list of true/false: the visit announced an output of its own",
     },
     "spans": {
-        "lane": "list of lane names: task:<node id>, thread:<name>, child:<program>",
+        "lane": "list of lane names: task:<node id>, thread:<name, or a digest of one that somebody chose>, "
+        "child:<program>",
         "stage": "list of stages or null",
         "name": "list of seam ids or span names",
         "visit": "list of visit numbers or null",
@@ -160,7 +163,8 @@ EVENTS: dict[str, dict[str, str]] = {
         "detail": "list of small objects or null. Of a child: pid, exit_code (null when it was still running "
         "or never ran), exit_seen (pidfd: when it happened; wait: when the node looked; spawn: it never "
         "ran), role (encode, decode, analyse, query), part, template (SHA-256 of the command without paths "
-        "and texts), stderr (its last lines without paths and texts), and where it told them frames, speed, "
+        "and texts), stderr (its last lines, of which only "
+        "the program's own words are kept), and where it told them frames, speed, "
         "bytes; of one that failed also phase: spawn, open, encode or close",
     },
     "device": {

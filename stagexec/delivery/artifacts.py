@@ -122,7 +122,7 @@ def _from_mapping(
         return _from_full_path(node_id, key, full, directory_of)
     if isinstance(name, str) and name:
         # No folder to look in: an answer about some other file of that name would be a guess.
-        reason = f"its folder type {kind!r} is not one of the host's"
+        reason = "its folder type is not one of the host's"
         return Promise(node_id, key, None, os.path.abspath(name), [node_id], "unverified", reason)
     return None
 

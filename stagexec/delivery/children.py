@@ -28,6 +28,7 @@ from stagexec.record import children, live
 from stagexec.record.guard import guarded
 from stagexec.record.ledger import NO_DEPTH
 from stagexec.record.run import Run
+from stagexec.record.words import short_name
 
 visit_here: Callable[[], int | None] = lambda: None  # noqa: E731
 """Visit number of the node that the calling thread works for; set by host/hooks.py."""
@@ -88,7 +89,7 @@ class Child:
         if self.command.role == "encode":
             number = error.errno if isinstance(error, OSError) else None
             words = "it was not started" if number is None else os.strerror(number)
-            self._failed("spawn", [f"{type(error).__name__}: {words}"])
+            self._failed("spawn", [f"{short_name(type(error))}: {words}"])
         self.file()
 
     def popen(self) -> Any:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from stagexec.record import clock, guard, instruments, memory, paths, profile
+from stagexec.record import clock, guard, instruments, memory, paths, profile, words
 from stagexec.record.device import DeviceClock
 from stagexec.record.devices import clock_for
 from stagexec.record.guard import guarded
@@ -469,7 +469,7 @@ def _file_fault(where: str, error: BaseException) -> None:
     """File a fault of ours: kind and place; its text, which can quote a prompt, where text is kept."""
     detail = {
         "where": where,
-        "type": type(error).__name__,
+        "type": words.short_name(type(error)),
         "at": _place_of(error),
         "error": guard.told(error)[:300] if record_text else None,
     }

@@ -130,7 +130,7 @@ class Earlier:
         assert start is not None
         if start.hostname != socket.gethostname():
             return silent_ns > SILENT_NS
-        return start.pid == os.getpid() or not self._is_alive(start.hostname, start.pid)
+        return start.pid == os.getpid() or not self._is_alive(start.hostname, start.pid, start.pid_started)
 
 
 def _claim(ledger: pathlib.Path, journal: pathlib.Path) -> bool:
