@@ -6,6 +6,7 @@ import dataclasses
 import os
 import pathlib
 import socket
+from typing import Any
 
 import msgspec
 
@@ -31,6 +32,8 @@ class Life(msgspec.Struct):
     mono_ns: int
     wall_ns: int
     state: str
+    open: Any = None
+    """[run id, [stage, part, start_ns, visit, seam], [node id, node class] or null]: what the last node was in."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +46,8 @@ class Ending:
     why: str
     stopped: bool
     last_ns: int
+    seen: tuple[str, events.Open] | None = None
+    """(run id, segment): what the watcher saw open last, which the journal may not have been told."""
 
 
 def of(process: Process) -> Ending:
@@ -53,13 +58,14 @@ def of(process: Process) -> Ending:
         return Ending(why, why != "exception", process.last_ns)
     life = life_of(process)
     last = max(process.last_ns, life.mono_ns) if life is not None else process.last_ns
+    seen = seen_open(life)
     signal = signal_of(process)
     if signal is not None:
-        return Ending(f"signal {signal}", True, last)
+        return Ending(f"signal {signal}", True, last, seen)
     restart = process.restart_ns
     if restart is not None and process.last_ns - restart <= RESTART_NS:
-        return Ending("restart", True, last)
-    return Ending("machine" if _machine_ended(process, life) else "killed", False, last)
+        return Ending("restart", True, last, seen)
+    return Ending("machine" if _machine_ended(process, life) else "killed", False, last, seen)
 
 
 def life_of(process: Process) -> Life | None:
@@ -73,6 +79,23 @@ def life_of(process: Process) -> Life | None:
     if pid is not None and life.pid != pid:
         return None
     return life if process.last_ns <= life.mono_ns < LARGEST else None
+
+
+def seen_open(life: Life | None) -> tuple[str, events.Open] | None:
+    """What the watcher saw open, if it can be read."""
+    if life is None or life.open is None:
+        return None
+    try:
+        seen = msgspec.convert(life.open, type=_Seen)
+        return seen.run_id, msgspec.convert([*seen.at, *(seen.node or (None, None))], type=events.Open)
+    except msgspec.MsgspecError:
+        return None
+
+
+class _Seen(msgspec.Struct, array_like=True):
+    run_id: str
+    at: list[Any]
+    node: list[Any] | None
 
 
 def signal_of(process: Process) -> str | None:

@@ -81,6 +81,8 @@ class Fold:
         left = [run for run in self.runs.values() if run.closed is None]
         self.process.live = bool(left) and self._is_live(now_wall_ns, is_alive)
         ending = ends.of(self.process) if left and not self.process.live else None
+        if ending is not None and ending.seen is not None:
+            self._seen_open(*ending.seen)
         for run in left:
             _complete(run, ending.last_ns if ending is not None else self.process.last_ns)
             if ending is not None:
@@ -119,6 +121,12 @@ class Fold:
                 run.opens.pop()  # the same segment seen again: a long one must not pile up
             where = (row.stage, row.part, row.start_ns, row.visit, row.seam, row.node_id, row.node_class)
             run.opens.append(events.Open(*where))
+
+    def _seen_open(self, run_id: str, seen: events.Open) -> None:
+        """What the watcher saw, where that is later than all that the journal was told."""
+        run = self.runs.get(run_id)
+        if run is not None and all(known.start_ns < seen.start_ns for known in run.opens):
+            run.opens.append(seen)
 
     def _lost_events(self, event: events.LostEvents) -> None:
         self.process.lost_events += event.count
