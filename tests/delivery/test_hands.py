@@ -1,4 +1,4 @@
-"""The threads that check files: none waits for another's disk, and what hangs is left behind, within bounds."""
+"""The threads that check files: none waits for another's disk; what hangs is left behind, within bounds."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def run(pool, key, *lots, **told):
 
     def steps():
         for lot in lots:
-            results.append((yield list(lot)))
+            results.extend([(yield list(lot))])
 
     pool.submit(Job(key, steps(), **told))
     return results
@@ -267,7 +267,9 @@ def test_a_fault_in_a_job_ends_it_and_no_other(pool):
 def test_a_job_that_is_stopped_ends_with_the_rest_unanswered(pool, disk, monkeypatch):
     monkeypatch.setattr(hands_module, "SILENCE_S", 1000.0)
     pool._busy = lambda: True
-    done = run(pool, "job", [disk.task("good", 1), disk.task("dead", 2), disk.task("good", 3)], [disk.task("x")])
+    done = run(
+        pool, "job", [disk.task("good", 1), disk.task("dead", 2), disk.task("good", 3)], [disk.task("x")]
+    )
     wait(lambda: ("dead", 2) in disk.asked)
     assert pool.drain(0.01) == ["job"]
     assert pool.stop("job", "the end")
