@@ -134,7 +134,9 @@ EVENTS: dict[str, dict[str, str]] = {
         "start_ns": "list of starts",
         "end_ns": "list of ends; each equals the next start",
         "visit": "list of visit numbers or null",
-        "seam": "list of ids of the seam that opened the segment, or null: the loop itself",
+        "seam": "list of ids of the seam that opened the segment, or null: the loop itself. Of an executed "
+        "run also gc (the whole heap was collected meanwhile), and stagexec.waiting: nothing was waited for "
+        "but a thread of stagexec's that checks files",
         "open": "[stage, part, start_ns, visit, seam, node_id, node_class]: what was open when this was "
         "written; null when the run is closed, and in the rare line that was written in mid-switch",
     },
