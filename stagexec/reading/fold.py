@@ -13,7 +13,7 @@ from stagexec.format import (
     SPAN_COLUMNS,
     VISIT_COLUMNS,
 )
-from stagexec.reading import alive, events
+from stagexec.reading import alive, details, events
 from stagexec.reading.journal import Source
 from stagexec.reading.runs import Process, Run, even
 
@@ -128,6 +128,7 @@ class Fold:
         self.process.end = event
 
     def _mark(self, event: events.Mark) -> None:
+        event.detail = details.checked(event.name, event.detail)[0]
         if event.run_id is not None:
             run = self._run(event.run_id)
             run.condition_id = event.condition_id or run.condition_id

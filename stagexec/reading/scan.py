@@ -96,9 +96,8 @@ class _Stretch:
                 break  # the next stretch's; or half a line, looked at again when there is more
             kind_end = line.find(b'"', skip)
             id_start = kind_end + width
-            if line[:skip] != prefix or line[kind_end:id_start] != marker:
-                self._odd(line, at)
-            elif line.find(again, id_start) > 0 or line.find(twice, id_start) > 0:
+            plain = line[:skip] == prefix and line[kind_end:id_start] == marker
+            if not plain or line.find(again, id_start) > 0 or line.find(twice, id_start) > 0:
                 self._odd(line, at)
             else:
                 run_id = line[id_start : line.find(b'"', id_start)]
