@@ -11,8 +11,8 @@ VERSION = 2
 
 HISTORY = {
     1: "the first format",
-    2: "a file made again in mid-life repeats the events of its open runs; heartbeats carry wall time and the "
-    "time that the machine slept; process_end says which signal, or that it was a restart",
+    2: "a file made again in mid-life repeats the events of its open runs; heartbeats carry wall time and "
+    "the time that the machine slept; process_end says which signal, or that it was a restart",
 }
 
 COMMON: dict[str, str] = {

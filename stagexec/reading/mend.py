@@ -61,12 +61,19 @@ def read(line: bytes) -> Mended:
         found = Mended(_decode(line), None, "")
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         found = mended(line, error)
+    if found.event is not None and found.event.run_id is not None and not is_name(found.event.run_id):
+        return Mended(None, "malformed", f"{found.what or 'an event'}: its run_id is no name")
     if found.event is not None and line.count(b"[") + line.count(b"{") > BRACKETS:
         deep = _prune(found.event)
         if deep:
             what = f"{found.what or ', '.join(deep)}: nested too deep, and cut there"
             return Mended(found.event, "malformed", what)
     return found
+
+
+def is_name(run_id: str) -> bool:
+    """Whether this may be the id of a run: plain characters, which are the same in every writing."""
+    return run_id.isascii() and run_id.isprintable() and "\\" not in run_id and '"' not in run_id
 
 
 def mended(line: bytes, error: Exception | None = None) -> Mended:
@@ -85,8 +92,6 @@ def mended(line: bytes, error: Exception | None = None) -> Mended:
     kind = _BY_TAG.get(name)
     if kind is None:
         return Mended(None, "unknown_event", name)
-    if "\ufffd" in str(found.get("run_id")):
-        return Mended(None, "malformed", f"{name}: its run_id is no text")
     bad: list[str] = []
     event = _struct(found, kind, bad)
     lost = f"; not taken: {', '.join(bad[:5])}" if bad else ""

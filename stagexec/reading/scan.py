@@ -37,6 +37,9 @@ MAY_FOLLOW = (b"identity", b"condition")
 
 _TIME = re.compile(rb'"ts_mono_ns": ?(-?\d{1,19})[,}]')
 
+_PLAIN = re.compile(rb"[ !#-\[\]-~]*\Z")
+"""See mend.is_name."""
+
 _MOST_NS = 2**60
 """See events.Mono."""
 
@@ -110,7 +113,7 @@ class _Stretch:
                         self._end(run_id)
                     elif kind == b"run_accepted":
                         self._again(run_id, at)
-                elif b"\\" in run_id:  # written with escapes: another text than its bytes
+                elif not _PLAIN.match(run_id):  # written with escapes, or damaged
                     self._odd(line, at)
                 else:
                     runs[run_id] = [(kind, line, at)]
@@ -174,14 +177,11 @@ class _Stretch:
         return self.ends.get(line[2], line[2] + len(line[1]))
 
     def open(self) -> dict[str, list[list[int]]]:
-        """Where the lines lie of runs that are left over. An id that is no text is damage: of no run."""
-        found: dict[str, list[list[int]]] = {}
-        for name, lines in [*self.runs.items(), *self.late.items()]:
-            try:
-                found[name.decode()] = [[line[2], self._line_end(line)] for line in lines]
-            except UnicodeDecodeError:
-                self.found.torn += len(lines)
-        return found
+        """Where the lines lie of runs that are left over."""
+        return {
+            name.decode(): [[line[2], self._line_end(line)] for line in lines]
+            for name, lines in [*self.runs.items(), *self.late.items()]
+        }
 
 
 def _text(line: bytes) -> str:
