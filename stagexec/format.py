@@ -57,14 +57,14 @@ OPTIONAL: dict[str, str] = {
 
 EVENTS: dict[str, dict[str, str]] = {
     "process_start": {
-        "format_version": "VERSION of the writer. A file made again in mid-life, because it was removed, cut or "
-        "replaced, begins with this event, host_facts and seams again, at their old times; then come all events "
-        "of the runs that are still open, from their run_accepted on. Within one journal a second run_accepted "
-        "of a run takes the place of all that was told of it before",
+        "format_version": "VERSION of the writer. A file made again in mid-life, because it was removed, cut "
+        "or replaced, begins with this event, host_facts and seams again, at their old times; then come all "
+        "events of the runs that are still open, from their run_accepted on. Within one journal a second "
+        "run_accepted of a run takes the place of all that was told of it before",
         "pid": "process id",
         "pid_started": "when the process began, as text boot_id:pid namespace:start ticks (Linux: "
-        "/proc/sys/kernel/random/boot_id, inode of /proc/self/ns/pid, field 22 of /proc/<pid>/stat), so that a "
-        "pid that was given out again is not taken for it; null where the system does not say",
+        "/proc/sys/kernel/random/boot_id, inode of /proc/self/ns/pid, field 22 of /proc/<pid>/stat), so that "
+        "a pid that was given out again is not taken for it; null where the system does not say",
         "hostname": "machine name",
         "stagexec_version": "version of this package",
         "python": "Python version",
@@ -87,8 +87,9 @@ EVENTS: dict[str, dict[str, str]] = {
     "heartbeat": {
         "open": "list of {run_id, stage, part, start_ns, visit, seam, node_id, node_class}: "
         "the open segment of each run that has started, at ts_mono_ns; at most 1 s after the last event. "
-        "A run that only waits in the queue is open in queue_wait and not listed. Its ts_wall is read from the "
-        "wall clock, as that of run_accepted and run_closed is: a pair with ts_mono_ns that holds until the next",
+        "A run that only waits in the queue is open in queue_wait and not listed. Its ts_wall is read from "
+        "the wall clock, as that of run_accepted and run_closed is: a pair with ts_mono_ns that holds until "
+        "the next",
         "slept_ns": "how long the machine has been suspended since it was started (CLOCK_BOOTTIME minus "
         "CLOCK_MONOTONIC); null where the system does not say",
     },

@@ -126,8 +126,8 @@ def _counts(runs: Runs, expression: str, where: str, values: list[Any]) -> list[
     return runs.ask(
         f"SELECT CAST({expression} AS VARCHAR) AS name, outcome, coalesce(cause = '{STOPPED}', false) AS stopped, "
         "wasted_kind, count(*) AS runs, "
-        "CAST(sum(total_ns - coalesce(queue_wait_ns, 0)) AS BIGINT) AS busy_ns, "
-        "CAST(sum(coalesce(wasted_ns, 0)) AS BIGINT) AS wasted_ns, "
+        "CAST(sum(CAST(total_ns AS HUGEINT) - coalesce(queue_wait_ns, 0)) AS HUGEINT) AS busy_ns, "
+        "CAST(sum(coalesce(wasted_ns, 0)) AS HUGEINT) AS wasted_ns, "
         "CAST(sum(delivered) AS BIGINT) AS outputs "
         f"FROM runs WHERE {where} GROUP BY ALL ORDER BY ALL",
         values,
