@@ -13,7 +13,7 @@ from typing import Any
 
 import wrapt
 
-from stagexec.delivery import children, pyav
+from stagexec.delivery import children, outcome, pyav
 from stagexec.delivery.closing import Closer
 from stagexec.executor import queue as queue_view
 from stagexec.executor import wire
@@ -28,7 +28,7 @@ from stagexec.host import attention, conformance, devices, leftovers, node_pack,
 from stagexec.host.seams import Factory, SeamRefused, Seams, on_instance
 from stagexec.host.tables import Tables
 from stagexec.host.wrap import executing_visit
-from stagexec.record import clock, live, paths, pauses
+from stagexec.record import clock, ends, live, paths, pauses
 from stagexec.record.guard import guarded
 
 log = logging.getLogger("stagexec")
@@ -104,6 +104,8 @@ class Hooks:
         paths.host_folder = paths.host_folder or user_folder()
         ledger = paths.ledger_folder(self.process.pop("ledger", None))
         live.begin_process(ledger, **self.process)
+        ends.unchecked = outcome.unchecked
+        ends.begin()
         devices.tell()
         live.sample_devices(self.nvml_period_s)
         live.host_facts(
@@ -268,5 +270,5 @@ def user_folder() -> Path | None:
 
 def begin(hooks: Hooks, command: list[str], main_file: Path) -> None:
     """Install everything and make a restart of the host come back to us. `command`: how we were started."""
-    hooks.install()
     restart.keep_launcher(command, main_file)
+    hooks.install()

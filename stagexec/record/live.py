@@ -371,8 +371,14 @@ def file_facts(of: Run) -> None:
 
 
 @guarded
-def close(done: Run, outcome: str, cause: str | None, error: dict[str, Any] | None) -> None:
-    """End a run: its last segment ends now."""
+def close(
+    done: Run, outcome: str, cause: str | None, error: dict[str, Any] | None, reason: str | None = None
+) -> None:
+    """End a run: its last segment ends now. Only the first to close it does. `reason`: see `run_closed`."""
+    with done.closing:
+        if done.closed:
+            return
+        done.closed = True
     end = clock.now_ns()
     try:
         with done.closing:
@@ -396,6 +402,7 @@ def close(done: Run, outcome: str, cause: str | None, error: dict[str, Any] | No
             ts_mono_ns=end,
             cancel_ns=done.cancel_ns,
             stopped_ns=done.stopped_ns,
+            reason=reason,
         )
     for callback in closed_callbacks:
         callback(done, outcome, cause)

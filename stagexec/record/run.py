@@ -45,6 +45,7 @@ class Run:
         self.cancel_ns: int | None = None
         self.stopped_ns: int | None = None
         self.closing = threading.Lock()
+        self.closed = False
         self.pause_depth = NO_DEPTH
         self.error: dict[str, Any] | None = None
         self.blocked: list[dict[str, Any]] = []
