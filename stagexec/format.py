@@ -27,12 +27,12 @@ ENDS: dict[str, str] = {
     "killed": "the process ended without a word: killed, out of memory, crashed, or gone by os._exit",
     "machine": "the machine went down, or was started again, while the process lived",
 }
-"""Why a process ended. All but the last three are planned: runs left open are lost by process_stopped and count in
-no failure rate; else by process_died. The last two are never written: a reader concludes them."""
+"""Why a process ended. All but the last three are planned: runs left open are lost by process_stopped and
+count in no failure rate; else by process_died. The last two are never written: a reader concludes them."""
 
 SIGNAL_FILES = ("SIGTERM", "SIGHUP", "SIGQUIT")
-"""Signals that end a process before it can write a line. Each has an empty file beside the journal, with the
-signal's name in place of `jsonl`: it is written to (a stack, by Python's faulthandler) as the signal comes."""
+"""Signals that end a process before it can write a line. Each has an empty file beside the journal, with its
+name in place of `jsonl`: it is written to (a stack, by Python's faulthandler) as the signal comes."""
 
 COMMON: dict[str, str] = {
     "event_type": "which row of EVENTS this object is",
@@ -284,9 +284,9 @@ EVENTS: dict[str, dict[str, str]] = {
         "reason": "the operating system's error, as text",
     },
     "process_end": {
-        "reason": "exit, restart, signal SIGINT or exception: see ENDS in format.py. Of a process that a signal "
-        "ended at once there is no process_end: a file beside the journal, with the signal's name as its suffix, is "
-        "not empty then. Nothing follows this event, unless a restart failed and the process goes on",
+        "reason": "exit, restart, signal SIGINT or exception: see ENDS in format.py. Of a process that a "
+        "signal ended at once there is no process_end: a file beside the journal, with the signal's name as "
+        "its suffix, is not empty then. Nothing follows this event, unless a restart failed",
         "exception_type": "class of the exception that ended the host's main thread; null",
     },
 }

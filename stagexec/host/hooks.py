@@ -14,7 +14,7 @@ from typing import Any
 
 import wrapt
 
-from stagexec.delivery import children, pyav
+from stagexec.delivery import children, outcome, pyav
 from stagexec.delivery.closing import Closer
 from stagexec.executor import queue as queue_view
 from stagexec.executor import wire
@@ -29,7 +29,7 @@ from stagexec.host import attention, conformance, devices, leftovers, node_pack,
 from stagexec.host.seams import Factory, SeamRefused, Seams, on_instance
 from stagexec.host.tables import Tables
 from stagexec.host.wrap import executing_visit
-from stagexec.record import clock, live, paths, pauses, words
+from stagexec.record import clock, ends, live, paths, pauses, words
 from stagexec.record.guard import guarded
 
 log = logging.getLogger("stagexec")
@@ -106,6 +106,8 @@ class Hooks:
         ledger = paths.ledger_folder(self.process.pop("ledger", None))
         argv = words.arguments(self.process.pop("argv", ()), host_choices().__contains__)
         live.begin_process(ledger, watched=True, argv=argv, **self.process)
+        ends.unchecked = outcome.unchecked
+        ends.begin()
         devices.tell()
         live.sample_devices(self.nvml_period_s)
         live.host_facts(
@@ -284,5 +286,5 @@ def user_folder() -> Path | None:
 
 def begin(hooks: Hooks, command: list[str], main_file: Path) -> None:
     """Install everything and make a restart of the host come back to us. `command`: how we were started."""
-    hooks.install()
     restart.keep_launcher(command, main_file)
+    hooks.install()

@@ -389,12 +389,20 @@ def file_facts(of: Run) -> None:
 
 @guarded
 def close(
-    done: Run, outcome: str, cause: str | None, error: dict[str, Any] | None, settle: bool = True
+    done: Run,
+    outcome: str,
+    cause: str | None,
+    error: dict[str, Any] | None,
+    reason: str | None = None,
+    *,
+    settle: bool = True,
 ) -> None:
     """End a run: its last segment ends now. What came first of several ends is its end.
 
-    Without `settle` its instruments are given up: another thread is still filing them, on a disk that hangs.
+    `reason`: see `run_closed`. Without `settle` its instruments are given up: another thread is still filing
+    them, on a disk that hangs.
     """
+    filed = False
     try:
         with done.closing:
             if done.ended_ns is None:
@@ -404,7 +412,11 @@ def close(
         if settle and done.instruments is not None:
             done.instruments.settle(_file_before_end)  # after the end: not in the run's time
     finally:  # the journal keeps an eye on every run until it reads this
-        _file_end(done, outcome, cause, error)
+        filed = _file_end(done, outcome, cause, error, reason)
+    if not filed:
+        return
+    for callback in closed_callbacks:
+        callback(done, outcome, cause)
 
 
 def _file_before_end(of: Run, event_type: str, **fields: Any) -> None:
@@ -413,10 +425,13 @@ def _file_before_end(of: Run, event_type: str, **fields: Any) -> None:
             journal_event(of, event_type, **fields)
 
 
-def _file_end(done: Run, outcome: str, cause: str | None, error: dict[str, Any] | None) -> None:
+def _file_end(
+    done: Run, outcome: str, cause: str | None, error: dict[str, Any] | None, reason: str | None
+) -> bool:
+    """File the end of a run; False when it has one."""
     with done.closing:
         if done.filed:
-            return
+            return False
         done.filed = True
     end = done.ended_ns or clock.now_ns()
     finishing.pop(done.run_id, None)
@@ -433,9 +448,9 @@ def _file_end(done: Run, outcome: str, cause: str | None, error: dict[str, Any] 
         ts_mono_ns=end,
         cancel_ns=done.cancel_ns,
         stopped_ns=done.stopped_ns,
+        reason=reason,
     )
-    for callback in closed_callbacks:
-        callback(done, outcome, cause)
+    return True
 
 
 closed_callbacks: list[Callable[[Run, str, str | None], None]] = []
