@@ -13,7 +13,8 @@ import platform
 import time
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import TypeVar
 
 import msgspec
 
@@ -22,6 +23,8 @@ from stagexec.record.guard import guarded
 
 MARK = "stagexec-part"
 """In the name of every temporary file of ours."""
+
+P = TypeVar("P", bound=PurePath)
 
 _mine: set[str] = set()
 
@@ -45,7 +48,7 @@ class Left(msgspec.Struct):
     bytes: int | None
 
 
-def part_name(final: Path) -> Path:
+def part_name(final: P) -> P:
     """A new hidden name beside `final`, with our mark, and with its suffix: tools go by that."""
     return final.with_name(f".{final.stem}.{uuid.uuid4().hex[:12]}.{MARK}{final.suffix}")
 
