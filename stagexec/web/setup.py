@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from stagexec.reading.tail import Closed
@@ -22,10 +22,12 @@ def make(
     journal: Callable[[], pathlib.Path | None],
     complain: Callable[[str, Exception], None],
     warn: Callable[[str], None],
+    told: Callable[[], Iterable[str]] = tuple,
 ) -> tuple[Site, Feed]:
     """The site of a ledger, and the feed of this process's journal with who listens by default.
 
-    `complain` takes a listener's fault, `warn` a sentence for the person at the log.
+    `complain` takes a listener's fault, `warn` a sentence for the person at the log; `told`
+    gives what the host was told to listen at.
     """
     feed = Feed(journal, complain)
     metrics: Any
@@ -40,7 +42,7 @@ def make(
     except prometheus.NoLibrary as reason:
         metrics = reason
     feed.listeners += outside(warn)
-    return Site(ledger, metrics), feed
+    return Site(ledger, metrics, told, complain), feed
 
 
 def outside(warn: Callable[[str], None]) -> list[Listener]:
