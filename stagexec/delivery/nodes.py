@@ -64,19 +64,17 @@ def deliver_file(
     output = host.folder("output")
     folder, name, counter, subfolder = host.save_path(prefix, output)
     final = Path(folder) / f"{name}_{counter:05}_{source.suffix}"
-    while not overwrite and os.path.lexists(final):
-        counter += 1
-        final = Path(folder) / f"{name}_{counter:05}_{source.suffix}"
     done = commit.deliver(
         source,
         final,
         destination,
         overwrite=overwrite,
+        numbered=True,
         committed=promise,
         check=host.raise_if_cancelled,
     )
     file_delivered(done)
-    entry = {"filename": final.name, "subfolder": subfolder, "type": "output"}
+    entry = {"filename": Path(done.path).name, "subfolder": subfolder, "type": "output"}
     return done, history_entry(done.media, entry)
 
 

@@ -14,7 +14,8 @@ import time
 import uuid
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import TypeVar
 
 import msgspec
 
@@ -27,6 +28,7 @@ MARK = "stagexec-part"
 
 LOOK_S = 5.0
 """How long a start waits for what an earlier process may have left."""
+P = TypeVar("P", bound=PurePath)
 
 _mine: set[str] = set()
 
@@ -50,7 +52,7 @@ class Left(msgspec.Struct):
     bytes: int | None
 
 
-def part_name(final: Path) -> Path:
+def part_name(final: P) -> P:
     """A new hidden name beside `final`, with our mark, and with its suffix: tools go by that."""
     return final.with_name(f".{final.stem}.{uuid.uuid4().hex[:12]}.{MARK}{final.suffix}")
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 import os
 import urllib.parse
+import uuid
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from stagexec.delivery import addresses
+from stagexec.delivery import addresses, numbers
 from stagexec.delivery.errors import DeliveryFailed, cause_of
-from stagexec.delivery.pending import part_name
+from stagexec.delivery.pending import MARK, part_name
 
 log = logging.getLogger("stagexec")
 
@@ -103,18 +105,27 @@ def _secrets(text: str, address: urllib.parse.SplitResult) -> tuple[str, ...]:
     return () if not word else (text, word, urllib.parse.unquote(word))
 
 
-def upload(file: Path, place: Place, sha256: str, timer: Any, overwrite: bool) -> str:
-    """Upload `file` into a place; the shown address of what is there. DeliveryFailed with nothing left."""
+def upload(file: Path, place: Place, sha256: str, timer: Any, overwrite: bool, numbered: bool = False) -> str:
+    """Upload `file` into a place; the shown address of what is there. DeliveryFailed with nothing left.
+
+    With `numbered` a name that is taken makes way for the next free one of its row.
+    """
     if place.address is not None and addresses.unquoted(file.name) != file.name:
         raise DeliveryFailed(
             "upload", "the file's name has % signs that a server would undo: change its prefix"
         )
     system, folder = open_place(place, timer)
-    final = str(PurePosixPath(folder) / file.name) if folder else file.name
-    part = str(PurePosixPath(folder) / part_name(Path(file.name)).name) if folder else part_name(file).name
+
+    def there(name: str) -> str:
+        return str(PurePosixPath(folder) / name) if folder else name
+
+    name, part = file.name, there(part_name(Path(file.name)).name)
+    row = numbers.Row(lambda: names_in(system, folder))
     with timer.part("upload"), problems("upload", place, timer):
-        if not overwrite and system.exists(final):
-            raise taken("upload", file.name, place)
+        while not overwrite and system.exists(there(name)):
+            if not numbered:
+                raise taken("upload", name, place)
+            name = row.after(name)
         if folder:
             system.makedirs(folder, exist_ok=True)
     done = False
@@ -128,28 +139,36 @@ def upload(file: Path, place: Place, sha256: str, timer: Any, overwrite: bool) -
                 "verify", f"what is at {place.shown} is not what was sent: {found} is not {sha256}"
             )
         with timer.part("rename"), problems("rename", place, timer):
-            put_in_place(system, part, final, place, overwrite)
-            if not system.exists(final):
+            while not put_in_place(system, part, there(name), place, overwrite):
+                if not numbered:
+                    raise taken("rename", name, place)
+                name = row.after(name)
+            if not system.exists(there(name)):
                 raise DeliveryFailed("rename", f"the file is not at {place.shown} after it was renamed")
         done = True
     finally:
         if not done:
             forget(system, part, place)
-    return f"{place.shown.rstrip('/')}/{file.name}"
+    return f"{place.shown.rstrip('/')}/{name}"
 
 
-def put_in_place(system: Any, part: str, final: str, place: Place, overwrite: bool) -> None:
-    """Rename `part` to `final`. A file that is there is put aside until that is done, and back if it fails.
+def names_in(system: Any, folder: str) -> list[str]:
+    """The names of what lies in a folder now."""
+    system.invalidate_cache()
+    return [PurePosixPath(str(path)).name for path in system.ls(folder, detail=False)]
 
-    Few of these protocols rename over a file.
+
+def put_in_place(system: Any, part: str, final: str, place: Place, overwrite: bool) -> bool:
+    """Rename `part` to `final`; False where that name is taken and `overwrite` is off.
+
+    A file that is to be replaced is put aside until that is done, and back if it fails: few of these
+    protocols rename over a file.
     """
     if not system.exists(final):
-        system.mv(part, final)
-        return
-    name = PurePosixPath(final).name
+        return put_new(system, part, final)
     if not overwrite:
-        raise taken("rename", name, place)
-    aside = str(PurePosixPath(final).with_name(part_name(Path(name)).name))
+        return False
+    aside = str(PurePosixPath(final).with_name(part_name(PurePosixPath(final)).name))
     system.mv(final, aside)
     try:
         system.mv(part, final)
@@ -157,6 +176,58 @@ def put_in_place(system: Any, part: str, final: str, place: Place, overwrite: bo
         system.mv(aside, final)
         raise
     forget(system, aside, place)
+    return True
+
+
+def put_new(system: Any, part: str, final: str) -> bool:
+    """Rename `part` to `final`, which was free a moment ago; False where it is not any more.
+
+    By what refuses a taken name in one step, where the protocol has it: several servers may want one name.
+    """
+    client: Any = getattr(system, "client", None)
+    ftp: Any = getattr(system, "ftp", None)
+    if hasattr(client, "move"):  # WebDAV
+        rename = functools.partial(client.move, part, final, overwrite=False)
+    elif hasattr(ftp, "posix_rename"):  # SFTP, whose own rename refuses, and whose other one does not
+        rename = functools.partial(ftp.rename, part, final)
+    else:
+        return put_claimed(system, part, final)
+    try:
+        rename()
+    except Exception:
+        if system.exists(part) and system.exists(final):
+            return False
+        raise
+    return True
+
+
+def put_claimed(system: Any, part: str, final: str) -> bool:
+    """The same where no step refuses: whoever finds another's claim to the name beside its own lets it go.
+
+    Two that claim at one moment see each other, and both go on to another name.
+    """
+    path = PurePosixPath(final)
+    claims = str(path.with_name(f".{path.name}.{MARK}"))
+    mine = f"{claims}/{uuid.uuid4().hex}"
+    system.makedirs(claims, exist_ok=True)
+    system.pipe_file(mine, b"claimed")
+    try:
+        if len(names_in(system, claims)) > 1 or system.exists(final):
+            return False
+        system.mv(part, final)
+    finally:
+        let_go(system, mine, claims)
+    return True
+
+
+def let_go(system: Any, mine: str, claims: str) -> None:
+    """Take a claim back. One that stays makes the name count as taken, no more."""
+    try:
+        system.rm_file(mine)
+        if not names_in(system, claims):
+            system.rmdir(claims)
+    except Exception as error:  # noqa: BLE001 (each library has its own; what was delivered is delivered)
+        log.info("stagexec: a claim may be left at its destination (%s).", type(error).__name__)
 
 
 def taken(phase: str, name: str, place: Place) -> DeliveryFailed:

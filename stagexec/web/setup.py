@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from stagexec.views import otlp, prometheus
@@ -23,10 +23,12 @@ def make(
     journal: Callable[[], pathlib.Path | None],
     complain: Callable[[str, Exception], None],
     warn: Callable[[str], None],
+    told: Callable[[], Iterable[str]] = tuple,
 ) -> tuple[Site, Feed]:
     """The site of a ledger, and the feed of this process's journal with who listens by default.
 
-    `complain` takes a listener's fault, `warn` a sentence for the person at the log.
+    `complain` takes a listener's fault, `warn` a sentence for the person at the log; `told`
+    gives what the host was told to listen at.
     """
     feed = Feed(journal, complain)
     metrics: Any
@@ -38,7 +40,7 @@ def make(
         metrics = reason
     feed.listeners += outside(warn, counted)
     feed.earlier = Earlier(ledger, journal, list(feed.listeners), complain)
-    return Site(ledger, metrics), feed
+    return Site(ledger, metrics, told, complain), feed
 
 
 def observe(metrics: prometheus.Metrics, ended: Ended) -> None:
