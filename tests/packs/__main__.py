@@ -1,7 +1,7 @@
 """`make packs`: real node packs under stock ComfyUI and under ours, and whatever differs.
 
-The packs are those in $STAGEXEC_PACKS: folders, parted as in $PATH; each is a pack, or a folder of packs. None
-is part of this repository. They run in the Python given with --python, which needs their requirements.
+The packs are those in $STAGEXEC_PACKS: folders, parted as in $PATH; each is a pack, or a folder of packs.
+None is part of this repository. They run in the Python given with --python, which needs their requirements.
 """
 
 from __future__ import annotations

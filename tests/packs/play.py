@@ -33,6 +33,7 @@ BACKGROUND = ("message crystools.monitor",)
 """Messages that a clock sends, and not a prompt."""
 FAULT = "a fault in our own bookkeeping"
 FAILED = re.compile(r"Cannot import (?:.*[/\\])?([^/\\]+) module for custom nodes: (.*)")
+WORKER_DIED = re.compile(r"Exception in thread \S+ \(prompt_worker\)")
 LINES = 40
 
 
@@ -100,6 +101,8 @@ class Servers:
         self.servers = servers
         self.result = Together([pack.name for pack in packs])
         self.loaded: dict[str, str] = {}
+        self.dead = ""
+        """Why nothing more can be played here: a pack ended stock's only worker."""
 
     def compare_start(self) -> None:
         """What every server says of the packs: what failed to load, the classes, and their inputs."""
@@ -128,11 +131,16 @@ class Servers:
         played = Played(graph.name, pack)
         self.result.played.append(played)
         missing = sorted(graph.classes - self.loaded.keys())
-        if missing:
+        if missing or self.dead:
             why = self.result.failed.get(pack)
-            played.not_played = f"no class {missing[0]}" + (f": {why}" if why else "")
+            played.not_played = self.dead or f"no class {missing[0]}" + (f": {why}" if why else "")
             return
-        seen = {label: self._watch(server, played, graph) for label, server in self.servers.items()}
+        seen: dict[str, Any] = {}
+        for label, server in self.servers.items():
+            seen[label] = self._watch(server, played, graph)
+            if self.dead:
+                played.not_played = self.dead
+                return
         for label, each in seen.items():
             played.differences += differing(seen["stock"][0], each[0], label)
             played.differences += different_calls(seen["stock"][1], each[1], label)
@@ -172,13 +180,23 @@ class Servers:
                 observer.finish(ids[-1])
         except (AssertionError, OSError) as problem:
             observer.seen.append(("did not end", str(problem)))
-            http_raw(server.url, "POST", "/interrupt", {})
+            self._after_hang(server)
         finally:
             observer.close()
         calls = http_json(server.url, "GET", "/packs_probe/calls")
         if not server.launch.ours and not played.ended:
             self._note_end(server, played, ids)
         return observer.seen, calls, ids
+
+    def _after_hang(self, server: lab.Server) -> None:
+        """Cancel what has not ended; when that leaves it running on stock, its worker is no more."""
+        http_raw(server.url, "POST", "/interrupt", {})
+        if server.launch.ours:
+            return
+        died = WORKER_DIED.search(server.log())
+        if died is not None:
+            last = server.log()[died.start() :].split("\n\n")[0].splitlines()[-1]
+            self.dead = f"it ended the only worker of stock ComfyUI: {last}"
 
     @staticmethod
     def _note_end(server: lab.Server, played: Played, ids: list[str]) -> None:

@@ -35,14 +35,13 @@ class Graph:
 class Wanted:
     """A pack that the suite has graphs for, or says why it has none (`why`).
 
-    `together` is false for a pack that leaves no room for others; `also` names packs its graphs need.
+    `together` is false for a pack beside which no other can be played.
     """
 
     name: str
     repository: str = ""
     why: str = ""
     together: bool = True
-    also: tuple[str, ...] = ()
     graphs: list[Graph] = field(default_factory=list)
 
 
@@ -81,7 +80,6 @@ def read(path: Path) -> Wanted:
     """One graph file."""
     content = json.loads(path.read_text(encoding="utf-8"))
     graphs = [Graph(name, **each) for name, each in content.pop("graphs", {}).items()]
-    content["also"] = tuple(content.get("also", ()))
     return Wanted(graphs=graphs, **content)
 
 
