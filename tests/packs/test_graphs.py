@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,10 +93,8 @@ def test_the_page_says_what_is_absent_what_was_not_played_and_what_differs(tmp_p
 
 
 def test_a_class_is_swept_when_all_its_inputs_have_a_source() -> None:
-    info = {
-        "output": ["IMAGE"],
-        "input": {"required": {"image": ["IMAGE"], "width": ["INT", {"default": 512}]}},
-    }
+    required: dict[str, Any] = {"image": ["IMAGE"], "width": ["INT", {"default": 512}]}
+    info = {"output": ["IMAGE"], "input": {"required": required}}
     graph = sweep.graph_of("Resizer", info)
     assert graph is not None
     assert graph.prompt["node"]["inputs"] == {"image": ["image", 0], "width": 64}
