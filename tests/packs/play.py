@@ -290,11 +290,33 @@ def not_ours(classes: dict[str, Any], module: Callable[[Any], str]) -> dict[str,
 
 def differing(one: list[tuple[str, Any]], other: list[tuple[str, Any]], label: str) -> list[str]:
     """The lines in which two lists of what was seen differ, as one text; nothing when they are the same."""
-    if as_lines(one) == as_lines(other):
+    if not different(one, other):
         return []
+    if [what for what, _ in one] == [what for what, _ in other]:
+        pairs = [narrowed(a, b) for (_, a), (_, b) in zip(one, other, strict=True)]
+        kept = [(what, *pair) for (what, _), pair in zip(one, pairs, strict=True) if different(*pair)]
+        one, other = [(what, a) for what, a, _ in kept], [(what, b) for what, _, b in kept]
     lines = list(difflib.unified_diff(as_lines(one), as_lines(other), "stock", label, lineterm="", n=3))
     more = [f"… and {len(lines) - LINES} lines more"] if len(lines) > LINES else []
     return ["\n".join(lines[:LINES] + more)]
+
+
+def different(one: Any, other: Any) -> bool:
+    """Whether two values differ as text: the order of keys counts."""
+    return as_lines(one) != as_lines(other)
+
+
+def narrowed(one: Any, other: Any) -> tuple[Any, Any]:
+    """Two values without what is the same in both dicts: a diff of every class there is takes minutes."""
+    if not isinstance(one, dict) or not isinstance(other, dict) or not different(one, other):
+        return one, other
+    same = {key for key in one.keys() & other.keys() if not different(one[key], other[key])}
+    first, second = ({key: each[key] for key in each if key not in same} for each in (one, other))
+    if not first and not second:
+        return {"keys in order": list(one)}, {"keys in order": list(other)}
+    for key in first.keys() & second.keys():
+        first[key], second[key] = narrowed(first[key], second[key])
+    return first, second
 
 
 def different_calls(stock: list[list[Any]], other: list[list[Any]], label: str) -> list[str]:

@@ -73,6 +73,15 @@ def test_what_was_seen_differs_by_a_byte_of_a_file() -> None:
     assert '-    "content": "00"' in text
 
 
+def test_a_difference_is_narrowed_to_what_differs_and_the_order_of_keys_counts() -> None:
+    one = [("classes", {"A": 1, "B": {"x": 1, "y": 2}})]
+    (text,) = differing(one, [("classes", {"A": 1, "B": {"x": 1, "y": 3}})], "native")
+    assert '"x"' not in text
+    assert '+    "y": 3' in text.replace("     ", "    ")
+    (text,) = differing(one, [("classes", {"B": {"x": 1, "y": 2}, "A": 1})], "native")
+    assert "keys in order" in text
+
+
 def test_the_page_says_what_is_absent_what_was_not_played_and_what_differs(tmp_path: Path) -> None:
     folder = tmp_path / "own_pack"
     folder.mkdir()
