@@ -8,10 +8,10 @@ endif
 SETUP := stagexec.bench.setup
 CODE := stagexec tests bench
 
-.PHONY: help env host hosts checkpoint demo lint types test unit conformance overhead docs clean
+.PHONY: help env host hosts checkpoint demo lint types test unit conformance overhead packs docs clean
 
 help:
-	@echo "env host hosts checkpoint demo lint types test unit conformance overhead docs clean"
+	@echo "env host hosts checkpoint demo lint types test unit conformance overhead packs docs clean"
 
 env:
 	@$(PYTHON) stagexec/bench/setup.py env
@@ -46,6 +46,9 @@ conformance: checkpoint
 
 overhead: checkpoint  # our own cost against stock, interleaved; not a timed test
 	$(PY) bench/overhead/run.py
+
+packs: checkpoint  # real node packs of $STAGEXEC_PACKS, stock against ours; PACKS=--help tells the options
+	$(PY) -m tests.packs $(PACKS)
 
 docs: env
 	$(PY) -W ignore::RuntimeWarning -m stagexec.format > docs/journal-format.md
