@@ -11,8 +11,8 @@ VERSION = 2
 
 HISTORY = {
     1: "the first format",
-    2: "a file made again in mid-life repeats the events of its open runs; heartbeats carry wall time and the time "
-    "that the machine slept; process_end says which signal, or that it was a restart",
+    2: "a file made again in mid-life repeats the events of its open runs; heartbeats carry wall time and "
+    "how long the machine slept; process_end says which signal it was, or that it was a restart",
 }
 
 COMMON: dict[str, str] = {
@@ -41,6 +41,8 @@ EVENTS: dict[str, dict[str, str]] = {
         "format_version": "VERSION of the writer. A file made anew in mid-life, because somebody removed it, "
         "begins with this event, host_facts and seams again, at their old times",
         "pid": "process id",
+        "pid_started": "boot id, pid namespace and start of the process, as text: it tells the process from "
+        "a later one with its number. null where the system does not tell",
         "hostname": "machine name",
         "stagexec_version": "version of this package",
         "python": "Python version",
@@ -63,6 +65,8 @@ EVENTS: dict[str, dict[str, str]] = {
         "open": "list of {run_id, stage, part, start_ns, visit, seam, node_id, node_class}: "
         "the open segment of each run that has started, at ts_mono_ns; at most 1 s after the last event. "
         "A run that only waits in the queue is open in queue_wait and not listed",
+        "slept_ns": "how long the machine had slept since its start, which ts_mono_ns leaves out; null where "
+        "that is not known",
     },
     "run_accepted": {
         "prompt_id": "the host's prompt id",

@@ -17,6 +17,7 @@ from stagexec.host.hooks import Hooks, begin
 from stagexec.host.locate import HostNotFound, locate
 from stagexec.host.tables import TableError, load
 from stagexec.record import live
+from stagexec.record.process import started_of
 from stagexec.stages import EXECUTORS, TIMING_MODES
 
 USAGE = 2
@@ -109,6 +110,7 @@ def main(argv: list[str] | None = None) -> int:
         "ledger": mine.stagexec_ledger,
         "format_version": format_version(),
         "pid": os.getpid(),
+        "pid_started": started_of(),
         "hostname": platform.node(),
         "stagexec_version": __version__,
         "python": platform.python_version(),

@@ -103,7 +103,7 @@ class Hooks:
         assert api is not None
         paths.host_folder = paths.host_folder or user_folder()
         ledger = paths.ledger_folder(self.process.pop("ledger", None))
-        live.begin_process(ledger, **self.process)
+        live.begin_process(ledger, watched=True, **self.process)
         devices.tell()
         live.sample_devices(self.nvml_period_s)
         live.host_facts(

@@ -8,6 +8,7 @@ first, which is all that it costs where only one executes, and asks `elsewhere` 
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -79,8 +80,11 @@ _cancel_asked_ns: int | None = None
 
 
 @guarded
-def begin_process(folder: Path, **fields: Any) -> None:
-    """Open the journal of this process in the ledger `folder`. Fields: see `process_start`."""
+def begin_process(folder: Path, *, watched: bool = False, **fields: Any) -> None:
+    """Open the journal of this process in the ledger `folder`. Fields: see `process_start`.
+
+    `watched`: with a tiny process beside this one that notes until when this one lived.
+    """
     global journal
     journal = Journal(folder)
     journal.put_header(
@@ -92,7 +96,7 @@ def begin_process(folder: Path, **fields: Any) -> None:
             **fields,
         )
     )
-    journal.start()
+    journal.start(watched)
     guard.on_fault = _file_fault
 
 
@@ -151,13 +155,14 @@ def accept(
             new,
             source="loop" if direct else "queue",
             ts_mono_ns=new.accepted_ns,
-            ts_wall=clock.wall_ns(new.accepted_ns),
+            ts_wall=time.time_ns()
+            - (clock.now_ns() - new.accepted_ns),  # not by the anchor: a machine may sleep
             stage_id="queue_wait",
             prompt_id=prompt_id,
             direct=direct,
             **{**UNDESCRIBED, **fields},
         )
-        journal.put(accepted)
+        journal.put_now(accepted)
     return new
 
 
@@ -175,25 +180,38 @@ def start(prompt_id: str) -> Run | None:
         if waiting is not None and not waiting:
             _waiting.pop(prompt_id, None)
     taken = found or accept(prompt_id, {}, direct=True)
-    if taken is None:
-        return None
-    taken.timing = take_timing()  # a look at a file: on this thread, not on the server's that accepts
-    return begin(taken)
+    return begin(taken, take_timing) if taken is not None else None
 
 
-def begin(new: Run) -> Run:
-    """Make `new` the run of the calling thread."""
+def begin(new: Run, timing_of: Callable[[], str] | None = None) -> Run:
+    """Make `new` the run of the calling thread. It is that before anything else is done, which could fail.
+
+    `timing_of` is asked for its timing mode; without it the run has one already.
+    """
     new.thread, new.worker = threading.get_ident(), threading.current_thread()
+    first, beside = _enter(new)
+    _prepare(new, timing_of)
+    new.ledger.switch("executor_prepare", "plan")
+    new.started = True
+    _file_start(new, first, beside)
+    return new
+
+
+@guarded
+def _prepare(new: Run, timing_of: Callable[[], str] | None) -> None:
+    if timing_of is not None:
+        new.timing = timing_of()
     if new.timing != "baseline":
         instrument(new)
     new.compiled_before = profile.compile_counters()
-    new.ledger.switch("executor_prepare", "plan")
-    new.started = True
-    first, beside = _enter(new)
+
+
+@guarded
+def _file_start(new: Run, first: bool, beside: list[Run]) -> None:
     device, device_reason = instruments.reason_of(new)
-    journal_event(
-        new,
+    started = event(
         "run_started",
+        new,
         source="loop",
         stage_id="executor_prepare",
         startup_class="process_cold" if first else "warm",
@@ -202,13 +220,14 @@ def begin(new: Run) -> Run:
         device_reason=device_reason,
         unseen=unseen() if unseen is not None and device is not None else [],
     )
+    if journal is not None:
+        journal.put_now(started)
     for one in beside:
         for told, other in ((one, new), (new, one)):
             told.alone = False
             told.mark("beside", {"run_id": other.run_id, "prompt_id": other.prompt_id}, source="loop")
     if sampler is not None:  # after the event: the sample is the first one since the run's start
         sampler.poke(busy=True)
-    return new
 
 
 def _enter(new: Run) -> tuple[bool, list[Run]]:
@@ -266,17 +285,15 @@ def instrument(new: Run) -> None:
 
 
 def take_timing() -> str:
-    """The timing mode of the run that begins now: the process's, or `profile` where it is armed; disarms."""
+    """The timing mode of the run that begins now: the process's, or `profile` where it is armed; disarms.
+
+    Looks at the disk only where that is of this machine; else at what the journal's writer saw there.
+    """
     if timing == "profile" or journal is None:
         return timing
-    flag = paths.profile_flag(journal.folder)
-    if not flag.exists():
-        return timing
-    try:
-        flag.unlink()
-    except OSError:  # another process was first, or it cannot be removed: then it is not ours
-        return timing
-    return "profile"
+    if not journal.is_local:
+        return "profile" if journal.take_profile() else timing
+    return "profile" if paths.take_profile_flag(journal.folder) else timing
 
 
 @guarded
@@ -409,6 +426,13 @@ def journal_event(of: Run | None, event_type: str, **fields: Any) -> None:
     """File an event of a run, if there is a journal."""
     if journal is not None:
         journal.put(event(event_type, of, **fields))
+
+
+@guarded
+def show_open(of: Run) -> None:
+    """A node's own code is about to run: it may hold the interpreter's lock until the process is killed."""
+    if journal is not None and journal.show_open is not None:
+        journal.show_open(of)
 
 
 def current_for_thread() -> Run | None:

@@ -33,6 +33,18 @@ def profile_flag(ledger: Path) -> Path:
     return ledger / "profile-next"
 
 
+def take_profile_flag(ledger: Path) -> bool:
+    """Whether a run was armed for `profile` timing; disarms. False where the file cannot be reached."""
+    flag = profile_flag(ledger)
+    try:
+        if not flag.exists():
+            return False
+        flag.unlink()
+    except OSError:  # another process was first, or it cannot be removed: then it is not ours
+        return False
+    return True
+
+
 def system_user_folder(user: Path) -> Path:
     """ComfyUI keeps what belongs to no single user under `user/__<name>`; older trees have only `user`."""
     return user.absolute() / "__stagexec"

@@ -25,6 +25,7 @@ from tests.executor.fake_host import Blocker, Host
 Log = list[Any]
 
 PROCESS = {
+    "pid_started": None,
     "format_version": 1,
     "pid": 1,
     "hostname": "elsewhere",
