@@ -1,6 +1,6 @@
-"""`python -m tests.chaos`: harm at random moments, and what is left afterwards. Exit code 1 when something is lost.
+"""`python -m tests.chaos`: harm at random moments, and what is left afterwards. Exit code 1 if anything is lost.
 
-`--seed` and a scene's number give the same scene again (`--only 17,33`); how the machine schedules it is its own.
+A seed and a number give the same scene again (`--seed 5 --only 17,33`); how the machine schedules it differs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.chaos import checks, mini, scenes, shim
-from tests.chaos.played import Played
+from tests.chaos.played import Loss, Played
 from tests.chaos.tally import Tally
 
 BATCH = 25
@@ -43,7 +43,9 @@ class Chaos:
         """Play scenes of these numbers on hosts in miniature."""
         for at in range(0, len(numbers), BATCH):
             with ThreadPoolExecutor(jobs) as pool:
-                plays = [played for played in pool.map(self.one, numbers[at : at + BATCH]) if played is not None]
+                plays = [
+                    played for played in pool.map(self.one, numbers[at : at + BATCH]) if played is not None
+                ]
             self.together(plays)
 
     def one(self, number: int) -> Played | None:
@@ -56,7 +58,7 @@ class Chaos:
         losses = checks.losses(played) if played.skipped is None else []
         self.tally.add(IN_MINIATURE, played, losses)
         if losses or self.loud:
-            print("\n".join([str(scene), *(f"    LOST {one.kind}: {one.what}" for one in losses)]), flush=True)
+            self.tell(str(scene), losses)
         return played
 
     def together(self, plays: list[Played]) -> None:
@@ -73,12 +75,17 @@ class Chaos:
         losses = [loss for loss in checks.command_losses(ledger, plays) if loss.scene not in known]
         self.tally.more(losses)
         for loss in losses:
-            print(f"{loss.scene}\n    LOST {loss.kind}: {loss.what}", flush=True)
+            self.tell(loss.scene, [loss])
         shutil.rmtree(ledger, ignore_errors=True)
         known |= {loss.scene for loss in losses}
         for played in plays:
             if played.name not in known:
                 shutil.rmtree(played.ledger.parent, ignore_errors=True)
+
+    @staticmethod
+    def tell(scene: str, losses: list[Loss]) -> None:
+        """Print a scene and what was lost in it."""
+        print("\n".join([scene, *(f"    LOST {one.kind}: {one.what}" for one in losses)]), flush=True)
 
 
 def main(words: list[str] | None = None) -> int:
@@ -91,12 +98,14 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=2, help="hosts in miniature at once")
     parser.add_argument("--only", help="numbers of scenes in miniature, as 17,33")
     parser.add_argument("--folder", type=Path, help="where to work; what is lost stays there")
-    parser.add_argument("-v", "--verbose", action="store_true", help="print every scene, not only those with losses")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="print every scene, not only those with losses"
+    )
     given = parser.parse_args(words)
     seed = int(time.time()) if given.seed is None else given.seed
     folder = given.folder or Path(tempfile.mkdtemp(prefix="chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
-    print(f"chaos: seed {seed}, {given.kills} scenes in miniature, {given.servers} lives of a ComfyUI, in {folder}")
+    print(f"chaos: seed {seed}, {given.kills} scenes in miniature, {given.servers} lives of a ComfyUI")
     chaos = Chaos(seed, folder, given.minutes, given.verbose)
     numbers = [int(one) for one in given.only.split(",")] if given.only else list(range(given.kills))
     chaos.miniature(numbers, given.jobs)
@@ -107,7 +116,9 @@ def main(words: list[str] | None = None) -> int:
     print("\n".join(chaos.tally.lines()))
     if chaos.left_out:
         print(f"no time was left for {chaos.left_out} scenes (--minutes)")
-    if not chaos.tally.losses and given.folder is None:
+    if chaos.tally.losses:
+        print(f"what was left is in {folder}")
+    elif given.folder is None:
         shutil.rmtree(folder, ignore_errors=True)
     return 1 if chaos.tally.losses else 0
 

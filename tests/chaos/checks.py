@@ -52,9 +52,12 @@ def losses(played: Played) -> list[Loss]:
         for run in by_prompt.get(posted.prompt_id, ()):
             if posted.exact:
                 found += [("inexact", f"{posted.kind}: {text}") for text in inexact(run)]
-            found += [("wrong_end", f"{posted.kind}: {text}") for text in _end(played, posted.closed_ns, run)]
-            if played.times and played.killed_ns and run.outcome == "lost":
-                found += _time(played, run)
+            if played.killed_ns and posted.exact and pid_of(run) == played.pid:
+                found += [
+                    ("wrong_end", f"{posted.kind}: {text}") for text in _end(played, posted.closed_ns, run)
+                ]
+                if played.times and run.outcome == "lost":
+                    found += _time(played, run)
     found += [("audit", text) for text in _audit(played, by_prompt)]
     if played.times and played.killed_ns:
         found += _events(played)
@@ -62,12 +65,19 @@ def losses(played: Played) -> list[Loss]:
     return [Loss(played.name, kind, what) for kind, what in found]
 
 
+def pid_of(run: Run) -> int | None:
+    """The process that a run was in."""
+    return run.process.start.pid if run.process.start is not None else None
+
+
 def _presence(played: Played, by_prompt: dict[str | None, list[Run]]) -> Iterator[tuple[str, str]]:
     for posted in played.accepted:
         if posted.must and posted.prompt_id not in by_prompt:
             before = ""
             if played.killed_ns and posted.answered_ns:
-                before = f", answered {(played.killed_ns[0] - posted.answered_ns) / 1e6:.0f} ms before the kill"
+                before = (
+                    f", answered {(played.killed_ns[0] - posted.answered_ns) / 1e6:.0f} ms before the kill"
+                )
             yield "accepted_missing", f"{posted.kind}{before}"
     known = {posted.prompt_id for posted in played.posted}
     for prompt_id, runs in by_prompt.items():
@@ -94,10 +104,11 @@ def inexact(run: Run) -> Iterator[str]:
 
 
 def _end(played: Played, closed_ns: int | None, run: Run) -> Iterator[str]:
-    ended = closed_ns is not None and (not played.killed_ns or closed_ns < played.killed_ns[0] - DONE_NS)
+    assert played.killed_ns is not None
+    ended = closed_ns is not None and closed_ns < played.killed_ns[0] - DONE_NS
     if ended and run.outcome in (None, "lost"):
         yield f"it had ended, and is told as {run.outcome} ({run.cause})"
-    if played.killed_ns and run.outcome is None:
+    if run.outcome is None:
         yield "its process is gone, and it is told as under way"
     if run.outcome == "lost" and not played.planned and run.cause not in ("process_died", "worker_died"):
         yield f"its process was killed, and the cause is {run.cause}"
@@ -135,15 +146,15 @@ def last_boundary_ns(ledger: Path, pid: int | None) -> int:
 
 
 def _events(played: Played) -> Iterator[tuple[str, str]]:
-    """The segments that ended and are not in the journal span so much time; the machine's own delay is its own."""
+    """The segments that ended and are not in the journal: the time they span, less the machine's own delay."""
     known = last_boundary_ns(played.ledger, played.pid)
     lost = [at for at in played.events_ns if at > known + MARGIN_NS]
     if not lost:
         return
     span = max(lost) - min(lost)
     if span > EVENTS_NS + played.late_ns:
-        text = f"{len(lost)} events of {span / 1e6:.1f} ms (the machine was late by {played.late_ns / 1e6:.1f} ms)"
-        yield "events_lost", text
+        late = f"the machine was late by {played.late_ns / 1e6:.1f} ms"
+        yield "events_lost", f"{len(lost)} events of {span / 1e6:.1f} ms ({late})"
 
 
 def _audit(played: Played, by_prompt: dict[str | None, list[Run]]) -> Iterator[str]:
@@ -163,7 +174,9 @@ def _files(output: Path) -> Iterator[tuple[str, str]]:
         if len(found) < 4096 or hashlib.sha256(found).digest() != hashlib.sha256(whole).digest():
             yield "partial_file", f"{file.name} has {len(found)} bytes that are not what was delivered"
     user = output / "user.txt"
-    if user.exists() and set(user.read_text(encoding="utf-8", errors="replace").splitlines()) - {"the user's"}:
+    if user.exists() and set(user.read_text(encoding="utf-8", errors="replace").splitlines()) - {
+        "the user's"
+    }:
         yield "foreign_write", f"{user.name} holds lines that are not the user's"
 
 

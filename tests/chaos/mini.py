@@ -124,7 +124,7 @@ class Host:
 
 
 def helpers_of(pid: int) -> list[psutil.Process]:
-    """The children of `pid`, and those that watch it and are its children no more: their words have its number."""
+    """The children of `pid`, and what watches it and is its child no more: its words have the number."""
     found = psutil.Process(pid).children(recursive=True)
     for one in psutil.process_iter(["cmdline"]):
         words = one.info["cmdline"] or []

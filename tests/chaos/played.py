@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclasses.dataclass
 class Posted:
-    """A prompt that was sent. `answered_ns` is None when no 200 came for it; `closed_ns` when it was not seen to end.
+    """A prompt that was sent. `answered_ns` is None when no 200 came; `closed_ns` when no end was seen.
 
     `must` is false where no ledger can have it: its lines were removed, or no disk took them before the kill.
     `exact` is false where another program took lines of it away.
@@ -20,6 +20,8 @@ class Posted:
     closed_ns: int | None = None
     must: bool = True
     exact: bool = True
+    refused: str = ""
+    """What came in place of a 200."""
 
 
 @dataclasses.dataclass

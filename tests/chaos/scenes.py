@@ -1,4 +1,4 @@
-"""What is played, drawn from a seed: a scene is known by (seed, number), whatever else is played beside it."""
+"""What is played, drawn from a seed: (seed, number) is the same scene whatever else is played beside it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """One prompt of a scene: what it does, for how long, and when it is posted (s after the host is ready)."""
+    """One prompt: what it does, for how long, and when it is posted (s after the host is ready)."""
 
     kind: str
     seconds: float
@@ -23,9 +23,9 @@ class Work:
 class Scene:
     """Prompts, perhaps an injury, and a kill.
 
-    `moment` says after what the kill's `delay_s` begins to count. An injury begins `injury_at_s` after the host
-    is ready and is healed after `injury_s`; the kill then comes after the host had time to recover, but for
-    injuries that are not healed (`*_kill`).
+    The kill comes `delay_s` after the `moment`. An injury begins `injury_at_s` after the host is ready and is
+    healed after `injury_s`; the kill then comes after the host had time to recover, but for injuries that are
+    not healed (`*_kill`).
     """
 
     seed: int
@@ -54,7 +54,7 @@ class Scene:
 
 
 KILLS = ("process", "process", "group", "all")
-"""Whom a kill meets: the process, its group, or with it every process that it began, as a container's end does."""
+"""Whom a kill meets: the process, its group, or every process that it began too, as when a container ends."""
 
 MOMENTS = ("any", "answered", "answered", "holding", "holding", "delivering", "birth", "closed")
 
@@ -131,5 +131,6 @@ def _injured(source: random.Random, seed: int, number: int, injury: str) -> Scen
 def _some(source: random.Random, count: int, spread: float = 0.4) -> Sequence[Work]:
     kinds = ("quick", "steps", "steps", "deliver", "fail", "sleep")
     return [
-        Work(source.choice(kinds), source.uniform(0.05, 0.8), source.uniform(0.0, spread)) for _ in range(count)
+        Work(source.choice(kinds), source.uniform(0.05, 0.8), source.uniform(0.0, spread))
+        for _ in range(count)
     ]

@@ -49,7 +49,6 @@ class Tally:
         found += [f"{of_kind[kind]:>6}  {kind}: {words}" for kind, words in KINDS.items() if of_kind[kind]]
         kills = ", ".join(f"{count} kills {layer}" for layer, count in sorted(self.kills.items()))
         total = sum(self.accepted.values())
-        found.append(
-            f"{sum(self.tries.values())} scenes ({kills}), {total} prompts accepted, {len(self.losses)} losses"
-        )
+        tries, lost = sum(self.tries.values()), len(self.losses)
+        found.append(f"{tries} scenes ({kills}), {total} prompts accepted, {lost} losses")
         return found

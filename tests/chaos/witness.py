@@ -44,7 +44,7 @@ class Account:
         return [at for one, at, held in self.records if one == kind and value in (None, held)]
 
     def lateness_ns(self, at: int, within_ns: int = 400_000_000) -> int:
-        """By how much a thread that sleeps as the journal's does was woken late, before `at`: the machine's doing."""
+        """By how much a thread that sleeps as the journal's does was woken late, shortly before `at`."""
         late = [value for one, then, value in self.records if one == DELAY and at - within_ns <= then <= at]
         rounds = [then for one, then, _ in self.records if one == ROUND and then <= at]
         asleep = at - rounds[-1] - SLEEP_NS if rounds else 0

@@ -1,4 +1,4 @@
-"""Nodes that break what a process has in common: descriptors, limits, streams, functions, folders, threads."""
+"""Nodes that break what a process shares: descriptors, limits, streams, functions, folders, threads."""
 # ruff: noqa: N802 (the host asks for these names)
 
 import builtins
