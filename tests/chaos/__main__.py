@@ -1,4 +1,4 @@
-"""`python -m tests.chaos`: harm at random moments, and what is left afterwards. Exit code 1 if anything is lost.
+"""`python -m tests.chaos`: harm at random moments, and what is left of it. Exit code 1 if anything is lost.
 
 A seed and a number give the same scene again (`--seed 5 --only 17,33`); how the machine schedules it differs.
 """

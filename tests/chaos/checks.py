@@ -146,7 +146,7 @@ def last_boundary_ns(ledger: Path, pid: int | None) -> int:
 
 
 def _events(played: Played) -> Iterator[tuple[str, str]]:
-    """The segments that ended and are not in the journal: the time they span, less the machine's own delay."""
+    """The segments that ended and are not in the journal: the time they span, less the machine's delay."""
     known = last_boundary_ns(played.ledger, played.pid)
     lost = [at for at in played.events_ns if at > known + MARGIN_NS]
     if not lost:

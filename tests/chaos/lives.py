@@ -67,7 +67,7 @@ def draw(seed: int, number: int) -> Life:
     source = random.Random(f"{seed}:life:{number}")
     chosen = tuple(source.sample(acts.ALL, ACTS))
     # What a stock host does not get over comes last.
-    chosen = tuple(sorted(chosen, key=lambda act: act.split()[-1] in acts.RUINS))
+    chosen = tuple(sorted(chosen, key=lambda act: act.rpartition(" ")[2] in acts.RUINS))
     moment = source.choice(MOMENTS)
     delay = source.uniform(0.0, 0.05) if moment == "answered" else source.uniform(0.0, 1.2)
     roll = source.random()
@@ -126,7 +126,7 @@ def one_act(act: str, life: Life, site: Site, chaos: Chaos, source: random.Rando
         chaos.tally.add("in a ComfyUI", played, [])
         return
     troubles = acts.do(act, site, source)
-    if site.lives() and act.split()[-1] not in acts.RUINS:
+    if site.lives() and act.rpartition(" ")[2] not in acts.RUINS:
         missing = {
             one.prompt_id for one in site.posted if one.must and one.answered_ns
         } - site.answered_by_http()
@@ -168,7 +168,7 @@ def finish(life: Life, site: Site, source: random.Random) -> Played:
     """Bring the server to the moment, and end it."""
     pid = site.server.pid
     played = Played(
-        str(life), f"ended: {life.end.split()[0]} while {life.moment}", site.ledger, site.output, []
+        str(life), f"ended: {life.end.partition(' ')[0]} while {life.moment}", site.ledger, site.output, []
     )
     posts = to_moment(life.moment, site, source)
     time.sleep(life.delay_s)

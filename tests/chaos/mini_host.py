@@ -127,7 +127,7 @@ class Worker:
         commit.deliver(source, self.output / name)
 
     def close_ours(self, run: Any, order: dict[str, Any]) -> None:
-        """A node closes the descriptors of our files; then it opens files of its own, which get the numbers."""
+        """A node closes the descriptors of our files; what it opens then gets their numbers."""
         self._close(lambda number, path: "/ledger/" in path)
 
     def close_all(self, run: Any, order: dict[str, Any]) -> None:
