@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from stagexec.reading import store
-from stagexec.reading.journal import sources
+from stagexec.reading.journal import size_of
 from stagexec.reading.runs import Run
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ LARGE = 64 * 1024**2
 
 def is_large(folder: pathlib.Path) -> bool:
     """Whether folding all of the ledger would take a person's patience."""
-    return sum(p.stat().st_size for s in sources(folder) for p in s.paths if p.is_file()) > LARGE
+    return size_of(folder) > LARGE
 
 
 def load(ledger: str | None, whole: bool = False) -> store.Store:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from stagexec import addresses
 from stagexec.cli import common
 from stagexec.reading import rows
 
@@ -81,7 +82,7 @@ def otlp(chosen: Chosen, target: str) -> str:
         count = view.send(chosen.runs, target)
     except view.CannotSend as problem:
         raise click.ClickException(str(problem)) from None
-    return f"{count} spans of {len(chosen.runs)} runs sent to {target}"
+    return f"{count} spans of {len(chosen.runs)} runs sent to {addresses.shown(target)}"
 
 
 def html(chosen: Chosen, target: str) -> str:
@@ -123,5 +124,5 @@ def command(runs: tuple[str, ...], ledger: str | None, **targets: str | None) ->
         try:
             said = FORMATS[name](chosen, target)
         except OSError as problem:
-            raise click.ClickException(f"{target}: {problem.strerror or problem}") from None
+            raise click.ClickException(f"{addresses.shown(target)}: {problem.strerror or problem}") from None
         click.echo(said, err=True)

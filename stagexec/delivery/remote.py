@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import re
 import urllib.parse
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from stagexec.delivery import addresses
 from stagexec.delivery.errors import DeliveryFailed, cause_of
 from stagexec.delivery.pending import part_name
 
@@ -32,6 +32,7 @@ class Place(NamedTuple):
     """A folder on another machine: fsspec's protocol, its options, the folder, and how it may be shown.
 
     `hidden` are the texts that may never be shown: the address as it was given, and the password in it.
+    `address` is what is compared with what is allowed.
     """
 
     protocol: str
@@ -39,6 +40,7 @@ class Place(NamedTuple):
     folder: str
     shown: str
     hidden: tuple[str, ...] = ()
+    address: addresses.Address | None = None
 
     def without_secrets(self, text: str) -> str:
         """`text` with what is hidden left out of it."""
@@ -56,42 +58,43 @@ def parse(destination: str) -> Path | Place | None:
     text = destination.strip()
     if not text:
         return None
-    scheme, separator, _ = text.partition("://")
+    scheme, separator, rest = text.partition("://")
     if not separator:
-        return Path(os.path.abspath(os.path.expanduser(text)))
-    if scheme == "file":
-        return Path(os.path.abspath(urllib.parse.unquote(urllib.parse.urlsplit(text).path)))
-    address, port = _read(scheme, text)
-    host = address.hostname or ""
-    shown = f"{scheme}://{host}{port}{address.path}"
-    hidden = _secrets(text, address)
+        return _local(text)
+    if scheme.lower() == "file":
+        if not rest.startswith("/"):
+            raise DeliveryFailed("open", "a file:// destination has three slashes: file:///folder")
+        return _local(urllib.parse.unquote(rest))
+    address = addresses.of(text)
+    scheme, parts = address.scheme, address.parts
+    # Only a host is given in small letters; the name of a bucket is one as it stands.
+    where = f"{parts.hostname or ''}{address.port}" if scheme in addresses.PORTS else bare(parts.netloc)
+    shown = f"{scheme}://{where}{parts.path}"
+    hidden = _secrets(text, parts)
     if scheme in WEBDAV:
-        options: dict[str, Any] = {"base_url": f"{WEBDAV[scheme]}://{host}{port}"}
-        if address.username:
-            user, word = address.username, address.password or ""
+        # The name as it was allowed, so that no client reads it in another way.
+        host = f"[{address.base[1]}]" if ":" in address.base[1] else address.base[1]
+        options: dict[str, Any] = {"base_url": f"{WEBDAV[scheme]}://{host}{address.port}"}
+        if parts.username:
+            user, word = parts.username, parts.password or ""
             options["auth"] = (urllib.parse.unquote(user), urllib.parse.unquote(word))
-        return Place("webdav", options, urllib.parse.unquote(address.path).strip("/"), shown, hidden)
-    return Place(scheme, {}, text, shown, hidden)
+        return Place("webdav", options, "/".join(address.segments).strip("/"), shown, hidden, address)
+    return Place(scheme, {}, f"{scheme}://{rest}", shown, hidden, address)
 
 
-def _read(scheme: str, text: str) -> tuple[urllib.parse.SplitResult, str]:
-    """The parts of an address, and its port as `:number` or nothing. The text is never shown: see `_secrets`.
+def bare(netloc: str) -> str:
+    """The name of a bucket, or whatever stands there, without a user and a password."""
+    return netloc.rpartition("@")[2]
 
-    What is allowed is told by the path, so nothing may stand in an address that leads elsewhere than its
-    path says: no `..`, in whatever spelling, and nothing that only some file systems take for a part of it.
-    """
+
+def _local(text: str) -> Path:
     try:
-        address = urllib.parse.urlsplit(text)
-        port = f":{address.port}" if address.port else ""
-    except ValueError:
-        raise DeliveryFailed(
-            "open", f"the {scheme}:// destination is no address: write what is special in it as %.."
-        ) from None
-    if "::" in scheme:
-        raise DeliveryFailed("open", f"{scheme}://: addresses inside addresses are not taken")
-    if ".." in re.split(r"[/\\?#]", urllib.parse.unquote(text)) or "?" in text or "#" in text:
-        raise DeliveryFailed("open", f"the {scheme}:// destination has .., ? or # in it, which is not taken")
-    return address, port
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        raise DeliveryFailed("open", "the destination has characters that no file can be named by") from None
+    if "\0" in text:
+        raise DeliveryFailed("open", "the destination has a NUL character in it")
+    return Path(os.path.abspath(os.path.expanduser(text)))
 
 
 def _secrets(text: str, address: urllib.parse.SplitResult) -> tuple[str, ...]:
@@ -102,6 +105,10 @@ def _secrets(text: str, address: urllib.parse.SplitResult) -> tuple[str, ...]:
 
 def upload(file: Path, place: Place, sha256: str, timer: Any, overwrite: bool) -> str:
     """Upload `file` into a place; the shown address of what is there. DeliveryFailed with nothing left."""
+    if place.address is not None and addresses.unquoted(file.name) != file.name:
+        raise DeliveryFailed(
+            "upload", "the file's name has % signs that a server would undo: change its prefix"
+        )
     system, folder = open_place(place, timer)
     final = str(PurePosixPath(folder) / file.name) if folder else file.name
     part = str(PurePosixPath(folder) / part_name(Path(file.name)).name) if folder else part_name(file).name
@@ -170,7 +177,8 @@ def open_place(place: Place, timer: Any) -> tuple[Any, str]:
     with timer.part("upload"):
         try:
             if place.protocol == "webdav":
-                return fsspec.filesystem("webdav", **place.options), place.folder
+                hooks = {"response": [refuse_redirect]}
+                return fsspec.filesystem("webdav", event_hooks=hooks, **place.options), place.folder
             system, folder = fsspec.core.url_to_fs(place.folder)
         except (ImportError, ValueError) as error:
             text = place.without_secrets(f"{place.protocol}:// cannot be used: {error}{hint}")
@@ -178,6 +186,12 @@ def open_place(place: Place, timer: Any) -> tuple[Any, str]:
         except Exception as error:  # noqa: BLE001 (each library has its own; it goes on as ours)
             raise said_by(place, "upload", error) from shown_cause(place, error)
     return system, str(folder)
+
+
+def refuse_redirect(response: Any) -> None:
+    """A server may not send a file to another address than the one that was allowed."""
+    if response.is_redirect:
+        raise OSError("the server answers with a redirect to another address, which is not followed")
 
 
 def digest_of(system: Any, path: str, check: Callable[[], None]) -> str:

@@ -15,15 +15,31 @@ from stagexec.record.run import VISIT, Run
 
 
 @guarded
-def watch(run: Run) -> None:
-    """Attach to the running event loop, which lives for this run only."""
-    loop = asyncio.get_running_loop()
+def watch(run: Run) -> Callable[[], None]:
+    """Attach to the running event loop, for this run; call what is returned at its end.
+
+    The loop lives for the run alone where the worker makes it. A pack that executes a prompt by itself may
+    bring a loop that goes on.
+    """
+    loop: Any = asyncio.get_running_loop()
     run.task = asyncio.current_task()
-    if loop.get_task_factory() is None:
+    ours = loop.get_task_factory() is None
+    if ours:
         loop.set_task_factory(_factory)
     selector = getattr(loop, "_selector", None)  # the only place where a loop of either kind blocks
     if selector is not None:
-        selector.select = _idle(run, selector.select)
+        select = selector.select
+        idle = selector.select = _idle(run, select)
+
+    @guarded
+    def unwatch() -> None:
+        run.task = None
+        if ours and loop.get_task_factory() is _factory:
+            loop.set_task_factory(None)
+        if selector is not None and selector.select is idle:
+            selector.select = select
+
+    return unwatch
 
 
 def _idle(run: Run, select: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import Any
 
-from stagexec.record import children, live
+from stagexec.record import children, live, words
 from stagexec.record.guard import guarded
 from stagexec.record.run import Run
 from stagexec.stages import CAUSES
@@ -97,6 +97,6 @@ def failed(
         "node_id": node_id,
         "node_class": node_class,
         "list_index": list_index,
-        "exception_type": f"{type(error).__module__}.{type(error).__qualname__}",
+        "exception_type": words.class_name(type(error)),
         "message": live.message_of(error) or (child.text() if child is not None else None),
     }

@@ -7,7 +7,7 @@ from typing import Any
 
 from stagexec.executor import until
 from stagexec.executor.growth import is_output
-from stagexec.executor.loop import executed_fields
+from stagexec.executor.prompt import executed_fields
 from stagexec.record import live
 from stagexec.record.guard import guarded
 

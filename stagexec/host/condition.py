@@ -254,7 +254,9 @@ class Conditions:
             def stage_of(name: str) -> str:
                 return str(self.api.stage_of(name, classes.get(name))[0])
 
-            known = self._of_prompt[key] = prompt_fields.read(told.prompt, told.outputs, stage_of)
+            known = self._of_prompt[key] = prompt_fields.read(
+                told.prompt, told.outputs, stage_of, getattr(self.api, "choices", None)
+            )
             _bound(self._of_prompt)
         return known
 

@@ -7,6 +7,7 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,18 +18,18 @@ from stagexec.delivery import children, pyav
 from stagexec.delivery.closing import Closer
 from stagexec.executor import queue as queue_view
 from stagexec.executor import wire
+from stagexec.executor.execution import make_execute
 from stagexec.executor.keyset import MerkleKeySet
 from stagexec.executor.loop import HostLoop, NativeLoop
 from stagexec.executor.progress import CoalescedProgress
 from stagexec.executor.schedule import Schedule
 from stagexec.executor.validation import make_validate_inputs
-from stagexec.executor.visit import make_execute
 from stagexec.host import api as host_api
 from stagexec.host import attention, conformance, devices, leftovers, node_pack, restart, routes, visits
 from stagexec.host.seams import Factory, SeamRefused, Seams, on_instance
 from stagexec.host.tables import Tables
 from stagexec.host.wrap import executing_visit
-from stagexec.record import clock, live, paths, pauses
+from stagexec.record import clock, live, paths, pauses, words
 from stagexec.record.guard import guarded
 
 log = logging.getLogger("stagexec")
@@ -103,7 +104,8 @@ class Hooks:
         assert api is not None
         paths.host_folder = paths.host_folder or user_folder()
         ledger = paths.ledger_folder(self.process.pop("ledger", None))
-        live.begin_process(ledger, watched=True, **self.process)
+        argv = words.arguments(self.process.pop("argv", ()), host_choices().__contains__)
+        live.begin_process(ledger, watched=True, argv=argv, **self.process)
         devices.tell()
         live.sample_devices(self.nvml_period_s)
         live.host_facts(
@@ -253,6 +255,20 @@ def timed_validation(original: Any) -> Any:
 
     # Hosts whose validation is no coroutine give it no prompt id either: nothing to keep it by.
     return validate if inspect.iscoroutinefunction(original) else original
+
+
+def host_choices() -> set[str]:
+    """The values that the host's own command line lists for its options."""
+    actions = getattr(getattr(sys.modules.get("comfy.cli_args"), "parser", None), "_actions", ())
+    found: set[str] = set()
+    for action in actions:
+        kind = getattr(action, "type", None)
+        listed = [
+            *(action.choices or ()),
+            *(kind if isinstance(kind, type) and issubclass(kind, Enum) else ()),
+        ]
+        found.update(str(getattr(one, "value", one)) for one in listed)
+    return found
 
 
 def user_folder() -> Path | None:

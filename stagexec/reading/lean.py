@@ -6,30 +6,32 @@ fold. A property test holds both ways to the same rows.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from typing import Any
 
 import msgspec
 
 from stagexec import stages as sets
-from stagexec.reading import derive, events, table
+from stagexec.reading import derive, events, mend, table
+from stagexec.reading.events import Mono, Wall, Whole
 from stagexec.reading.fold import Fold
+from stagexec.reading.rows import fit
 from stagexec.reading.runs import NO_DEVICE, Process
 
 PREFIX = b'{"event_type":"'
 """How each line of the journal's writer begins; a line that begins otherwise is put into this order."""
 
 RUN_ID = b'","run_id":"'
-CONDITION = b'"condition_id":"'
+CONDITION = b'"condition_id":'
 _START = len(PREFIX)
 
 
 class _Accepted(msgspec.Struct, gc=False):
-    ts_mono_ns: int
+    ts_mono_ns: Mono
+    ts_wall: Wall | None = None
     prompt_id: str | None = None
     prompt_hash: str | None = None
-    validate_ns: int | None = None
+    validate_ns: Mono | None = None
     selected_outputs: list[str] = []
     nodes: msgspec.Raw = msgspec.Raw(b"[]")
     links: msgspec.Raw = msgspec.Raw(b"[]")
@@ -45,16 +47,18 @@ class _Started(msgspec.Struct, gc=False):
 class _Segments(msgspec.Struct, gc=False):
     stage: list[str]
     part: list[str | None]
-    start_ns: list[int]
-    end_ns: list[int]
-    visit: list[int | None]
+    start_ns: list[Mono]
+    end_ns: list[Mono]
+    visit: list[Whole | None]
     seam: list[str | None]
 
 
 class _Visits(msgspec.Struct, gc=False):
-    visit: list[int]
+    visit: list[Whole]
     node_id: list[str]
     kind: list[str]
+    start_ns: list[Mono]
+    end_ns: list[Mono]
 
 
 class _Artifact(msgspec.Struct, gc=False):
@@ -66,8 +70,8 @@ class _Artifact(msgspec.Struct, gc=False):
 
 class _Executed(msgspec.Struct, gc=False):
     outputs: dict[str, Any] = {}
-    cancel_ns: int | None = None
-    stopped_ns: int | None = None
+    cancel_ns: Mono | None = None
+    stopped_ns: Mono | None = None
 
 
 class Identity(msgspec.Struct, gc=False):
@@ -84,8 +88,8 @@ class _Closed(msgspec.Struct, gc=False):
     outcome: str | None = None
     cause: str | None = None
     error: events.ErrorInfo | None = None
-    cancel_ns: int | None = None
-    stopped_ns: int | None = None
+    cancel_ns: Mono | None = None
+    stopped_ns: Mono | None = None
 
 
 def _decoder(kind: Any) -> Any:
@@ -112,7 +116,7 @@ Line = tuple[bytes, bytes, int]
 """(event type, the line, the byte at which it lies)"""
 
 _NODES = _decoder(list[str])
-_LINKS = _decoder(list[list[int]])
+_LINKS = _decoder(list[list[Whole]])
 
 _known: dict[tuple[bytes, bytes, tuple[str, ...]], frozenset[str]] = {}
 """(nodes, links, delivered nodes) -> needed nodes: most runs of a ledger are of a few workflows."""
@@ -141,17 +145,11 @@ _NOT_EXECUTED = _Executed()
 def folded(file: str, head: list[bytes], lines: list[bytes]) -> Fold:
     """The fold of some lines of a journal, what cannot be decoded left out."""
     fold = Fold(file)
-    decode = _EVENT.decode
     for line in (*head, *lines):
-        try:
-            event = decode(line)
-        except (msgspec.DecodeError, RecursionError):
-            continue
-        fold.take(event)
+        event = mend.decoded(line)
+        if event is not None:
+            fold.take(event)
     return fold
-
-
-_EVENT = msgspec.json.Decoder(events.AnyEvent)
 
 
 def row_of(file: str, head: Head, run_id: str, lines: list[Line]) -> list[Any] | None:
@@ -187,11 +185,14 @@ def ordinary(head: Head, run_id: str, lines: list[Line]) -> list[Any] | None:
         if closed.outcome in (None, "lost") or (closed.cancel_ns, executed.cancel_ns) != (None, None):
             return None
         stages, wasted = _times(found, executed, accepted)
-    except (msgspec.DecodeError, RecursionError, KeyError, TypeError):
+    except (msgspec.DecodeError, RecursionError, KeyError, TypeError, ValueError):
         return None  # an event that is unknown here, missing, or of another shape
     started, identity = once.get(b"run_started", _NOT_STARTED), once.get(b"identity")
     if stages is None or wasted is None or started.device is not None:
         return None  # device events are the fold's business
+    total = sum(stages.values())
+    if any(fit(ns) is None for ns in (total, wasted, *stages.values())):
+        return None  # sums of damaged times
     first = next((s.start_ns[0] for s in found.segments if s.stage), accepted.ts_mono_ns)
     timing = started.timing or head.process.timing
     return [
@@ -207,8 +208,10 @@ def ordinary(head: Head, run_id: str, lines: list[Line]) -> list[Any] | None:
         timing,
         head.host_version,
         head.hostname,
-        head.process.wall_ns(first),
-        sum(stages.values()),
+        head.process.wall_by_head(first)
+        if accepted.ts_wall is None or not head.process.fresh_walls
+        else accepted.ts_wall + first - accepted.ts_mono_ns,
+        total,
         None,
         started.device_reason or NO_DEVICE.format(timing=timing or "unknown"),
         accepted.validate_ns,
@@ -258,13 +261,26 @@ def _place(error: events.ErrorInfo | None, identity: Identity | None) -> tuple[s
     return error.stage, error.node_id, error.node_class, pack
 
 
+class _Conditioned(msgspec.Struct, gc=False):
+    condition_id: str | None = None
+
+
+_condition = _decoder(_Conditioned)
+
+
 def last_condition(lines: list[Line]) -> str | None:
     """The condition id that the last of the lines to have one carries. A damaged one is none."""
     for _, line, _ in reversed(lines):
         at = line.find(CONDITION, 0, 200)
-        if at >= 0:
-            with contextlib.suppress(UnicodeDecodeError):
-                return line[at + len(CONDITION) : line.index(b'"', at + len(CONDITION))].decode()
+        if at < 0 or line[at + len(CONDITION) : at + len(CONDITION) + 4] == b"null":
+            continue
+        try:
+            found: str | None = _condition(line).condition_id
+        except (msgspec.DecodeError, RecursionError, ValueError):
+            event = mend.decoded(line)
+            found = event.condition_id if event is not None else None
+        if found is not None:
+            return found
     return None
 
 
@@ -275,7 +291,8 @@ def _times(
     numbers: list[int] = []
     nodes: list[str] = []
     for told in found.visits:
-        if not len(told.visit) == len(told.node_id) == len(told.kind):
+        size = len(told.visit)
+        if not size == len(told.node_id) == len(told.kind) == len(told.start_ns) == len(told.end_ns):
             return None, None
         numbers += told.visit
         nodes += told.node_id
@@ -342,10 +359,12 @@ def _walk(nodes: list[str], links: list[list[int]], delivered: tuple[str, ...]) 
 def in_order(line: bytes) -> bytes | None:
     """A line that another writer laid out, with the type and the run first; None for what is no event."""
     try:
-        found = msgspec.json.decode(line)
-    except (msgspec.DecodeError, RecursionError):
+        found = mend.parsed(line)
+    except (RecursionError, ValueError):
         return None
     if not isinstance(found, dict) or not isinstance(found.get("event_type"), str):
+        return None
+    if "\ufffd" in str(found.get("run_id")):
         return None
     first = {name: found.get(name) for name in ("event_type", "run_id", "condition_id", "stage_id")}
     return msgspec.json.encode({**first, **found}) + b"\n"

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from stagexec.reading import lean, table
+from stagexec.reading import alive, journal, lean, table
 
 COLUMNS = (*table.COLUMNS, "first_byte", "end_byte")
 """Of the files of rows: the journal is the same for all rows of one, so whoever loads it puts that in."""
@@ -26,6 +26,9 @@ BUFFER = 1024**2
 
 MAX_HEARTBEATS = 1000
 
+RESTART = b'"restart_begun"'
+"""In the mark of a process that has started its successor."""
+
 BATCH = 2000
 """Rows in one line of a file of rows."""
 
@@ -35,7 +38,13 @@ CHANGES = (b"process_start", b"host_facts")
 MAY_FOLLOW = (b"identity", b"condition")
 """Events of a run that may be written after its end."""
 
-_TIME = re.compile(rb'"ts_mono_ns": ?(-?\d+)')
+_TIME = re.compile(rb'"ts_mono_ns": ?(-?\d{1,19})[,}]')
+
+_MOST_NS = 2**60
+"""See events.Mono."""
+
+AGAIN = (b'"run_id":', b'"event_type":')
+"""Keys that stand once in a line: of two the last would count, and the first is what is looked at here."""
 
 
 class Job(msgspec.Struct):
@@ -84,13 +93,15 @@ class _Stretch:
         """Take every whole line; the byte after the last of them."""
         at, stop = self.job.start, self.job.end
         runs, done, prefix, marker = self.runs, self.done, lean.PREFIX, lean.RUN_ID
-        skip, width = len(prefix), len(marker)
+        skip, width, (again, twice) = len(prefix), len(marker), AGAIN
         for line in lines:
             if at >= stop or line[-1:] != b"\n":
                 break  # the next stretch's; or half a line, looked at again when there is more
             kind_end = line.find(b'"', skip)
             id_start = kind_end + width
             if line[:skip] != prefix or line[kind_end:id_start] != marker:
+                self._odd(line, at)
+            elif line.find(again, id_start) > 0 or line.find(twice, id_start) > 0:
                 self._odd(line, at)
             else:
                 run_id = line[id_start : line.find(b'"', id_start)]
@@ -101,6 +112,10 @@ class _Stretch:
                     runs[run_id].append((kind, line, at))
                     if kind == b"run_closed":
                         self._end(run_id)
+                    elif kind == b"run_accepted":
+                        self._again(run_id, at)
+                elif b"\\" in run_id:  # written with escapes: another text than its bytes
+                    self._odd(line, at)
                 else:
                     runs[run_id] = [(kind, line, at)]
             at += len(line)
@@ -108,7 +123,8 @@ class _Stretch:
 
     def _odd(self, line: bytes, at: int) -> None:
         """A line of no run, or one that another writer laid out."""
-        ordered = line if line.startswith(lean.PREFIX) else lean.in_order(line)
+        of_process = line.startswith(lean.PREFIX) and b'","run_id":null' in line[:60]
+        ordered = line if of_process else lean.in_order(line)
         if ordered is None:
             self.found.torn += bool(line.strip())
             return
@@ -121,13 +137,15 @@ class _Stretch:
             if run_id in self.done:
                 self._late(kind, run_id, ordered, at)
                 return
+            known = run_id in self.runs
             self.runs.setdefault(run_id, []).append((kind, ordered, at))
             if kind == b"run_closed":
                 self._end(run_id)
-        elif kind == b"heartbeat":
+            elif kind == b"run_accepted" and known:
+                self._again(run_id, at)
+        elif kind in (b"heartbeat", b"process_end") or (kind == b"mark" and RESTART in ordered):
             self.found.heartbeats = [*self.found.heartbeats[-MAX_HEARTBEATS:], [at, at + len(line)]]
-        elif kind == b"process_end":
-            self.found.ended = True
+            self.found.ended = kind == b"process_end"
         elif kind in CHANGES and at >= self.job.head_end and _text(line) not in self.job.head:
             # Not the writer beginning a file made anew with its head again, which is no news.
             self.found.surprise = f"{_text(kind)} again at byte {at}"
@@ -137,6 +155,11 @@ class _Stretch:
             self.late.setdefault(run_id, []).append((kind, line, at))
         else:
             self.found.surprise = f"{kind.decode('utf-8', 'replace')} of a run after its end, at byte {at}"
+
+    def _again(self, run_id: bytes, at: int) -> None:
+        """A run that is told again, as in a file that was made again, is another matter from here on."""
+        if sum(kind == b"run_accepted" for kind, _, _ in self.runs[run_id]) > 1:
+            self.found.surprise = f"a run is told again at byte {at}"
 
     def _end(self, run_id: bytes) -> None:
         lines = self.runs[run_id]
@@ -172,15 +195,25 @@ def scan(job: Job) -> tuple[Found, list[list[Any]]]:
     """Read one stretch. Raises OSError."""
     stretch = _Stretch(job)
     found = stretch.found
-    with open(job.file, "rb", buffering=BUFFER) as stream:
+    with journal.opened(job.file, BUFFER) as stream:
         stream.seek(job.start)
         found.end = stretch.read(stream)
         stream.seek(max(job.start, found.end - TAIL))
         tail = stream.read(found.end - stream.tell())
     found.open = stretch.open()
     found.rows = len(stretch.rows)
-    found.last_ns = max((int(t) for line in tail.splitlines() for t in _TIME.findall(line[:400])), default=0)
+    found.last_ns = last_time(tail)
     return found, stretch.rows
+
+
+def last_time(tail: bytes) -> int:
+    """The last sign of life that some lines tell."""
+    sign = alive.LastSign()
+    for line in tail.splitlines():
+        time = _TIME.search(line[:400])
+        if time is not None and abs(int(time[1])) <= _MOST_NS:
+            sign.take(int(time[1]))
+    return sign.ns
 
 
 def write_rows(path: str, rows: list[list[Any]]) -> None:
@@ -199,6 +232,8 @@ def work(job: Job) -> Found:
         write_rows(job.rows_file, rows)
     except OSError as error:
         return Found(surprise=f"{pathlib.Path(job.file).name}: {error.strerror or error}", end=job.start)
+    except Exception as error:  # noqa: BLE001 (whatever this journal holds: the fold reads it, others go on)
+        return Found(surprise=f"{pathlib.Path(job.file).name}: {error!r}", end=job.start)
     return found
 
 

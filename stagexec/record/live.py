@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from stagexec.record import clock, guard, instruments, memory, paths, profile
+from stagexec.record import clock, guard, instruments, memory, paths, profile, words
 from stagexec.record.device import DeviceClock
 from stagexec.record.devices import clock_for
 from stagexec.record.guard import guarded
@@ -388,32 +388,52 @@ def file_facts(of: Run) -> None:
 
 
 @guarded
-def close(done: Run, outcome: str, cause: str | None, error: dict[str, Any] | None) -> None:
-    """End a run: its last segment ends now."""
-    end = clock.now_ns()
+def close(
+    done: Run, outcome: str, cause: str | None, error: dict[str, Any] | None, settle: bool = True
+) -> None:
+    """End a run: its last segment ends now. What came first of several ends is its end.
+
+    Without `settle` its instruments are given up: another thread is still filing them, on a disk that hangs.
+    """
     try:
         with done.closing:
-            end = clock.now_ns()
-            done.ledger.close(end)
+            if done.ended_ns is None:
+                done.ended_ns = clock.now_ns()
+                done.ledger.close(done.ended_ns)
         done.tensors.clear()
-        if done.instruments is not None:
-            done.instruments.settle(journal_event)  # after the end: not in the run's time
+        if settle and done.instruments is not None:
+            done.instruments.settle(_file_before_end)  # after the end: not in the run's time
     finally:  # the journal keeps an eye on every run until it reads this
-        finishing.pop(done.run_id, None)
-        journal_event(
-            done,
-            "run_closed",
-            source="verifier",
-            outcome=outcome,
-            cause=cause,
-            error=error,
-            segment_count=None,
-            accepted_ns=done.accepted_ns,
-            finished_ns=end,
-            ts_mono_ns=end,
-            cancel_ns=done.cancel_ns,
-            stopped_ns=done.stopped_ns,
-        )
+        _file_end(done, outcome, cause, error)
+
+
+def _file_before_end(of: Run, event_type: str, **fields: Any) -> None:
+    with of.closing:
+        if not of.filed:
+            journal_event(of, event_type, **fields)
+
+
+def _file_end(done: Run, outcome: str, cause: str | None, error: dict[str, Any] | None) -> None:
+    with done.closing:
+        if done.filed:
+            return
+        done.filed = True
+    end = done.ended_ns or clock.now_ns()
+    finishing.pop(done.run_id, None)
+    journal_event(
+        done,
+        "run_closed",
+        source="verifier",
+        outcome=outcome,
+        cause=cause,
+        error=error,
+        segment_count=None,
+        accepted_ns=done.accepted_ns,
+        finished_ns=end,
+        ts_mono_ns=end,
+        cancel_ns=done.cancel_ns,
+        stopped_ns=done.stopped_ns,
+    )
     for callback in closed_callbacks:
         callback(done, outcome, cause)
 
@@ -449,7 +469,7 @@ def _file_fault(where: str, error: BaseException) -> None:
     """File a fault of ours: kind and place; its text, which can quote a prompt, where text is kept."""
     detail = {
         "where": where,
-        "type": type(error).__name__,
+        "type": words.short_name(type(error)),
         "at": _place_of(error),
         "error": guard.told(error)[:300] if record_text else None,
     }

@@ -14,7 +14,7 @@ from typing import Any
 from stagexec import stages as sets
 from stagexec.answers.diff import Comparison, diff
 from stagexec.answers.explain import COMPLETE
-from stagexec.answers.failures import FAILED, wilson
+from stagexec.answers.failures import STOPPED, counts_as_failure, wilson
 from stagexec.answers.words import human, percent
 from stagexec.reading import derive, rows
 from stagexec.reading.runs import Run
@@ -146,8 +146,9 @@ def _label(segment: tuple[Any, ...], classes: dict[int, str | None]) -> str:
 
 
 def _failures(runs: Sequence[Run]) -> str:
-    counted = [run for run in runs if run.outcome not in (None, "cancelled") and not run.warmup]
-    bad = [run for run in counted if run.outcome in FAILED]
+    ended = [run for run in runs if run.outcome not in (None, "cancelled") and not run.warmup]
+    counted = [run for run in ended if run.cause != STOPPED]
+    bad = [run for run in counted if counts_as_failure(run.outcome, run.cause)]
     low, high = wilson(len(bad), len(counted))
     if low is None or high is None:
         return "<h2>Failures</h2><p>No run has ended.</p>"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stagexec.answers.failures import FAILED
+from stagexec.answers.failures import counts_as_failure
 from stagexec.reading.table import stages_of
 
 BUCKETS = (
@@ -57,12 +57,16 @@ class Metrics:
         )
         self._failures = counter(
             "stagexec_failures",
-            "Runs that failed; a cancel is none.",
+            "Runs that failed; a cancel is none, nor a planned end of the process.",
             ["stage", "cause", "node_class"],
             **kept,
         )
         self._wasted = counter("stagexec_wasted_seconds", "Time nobody got anything for.", ["kind"], **kept)
         self._outputs = counter("stagexec_delivered_outputs", "Artifacts that are there.", **kept)
+        self._dropped = {
+            kind: counter(f"stagexec_{kind}_dropped", f"Runs that could not be told by {kind}.", **kept)
+            for kind in ("webhook", "otlp")
+        }
         self._classes: set[str] = set()
 
     def observe(self, row: dict[str, Any]) -> None:
@@ -75,12 +79,16 @@ class Metrics:
         self._total.labels(outcome, timing).observe(row["total_ns"] / 1e9)
         for stage, ns in stages_of(row).items():
             self._stage.labels(stage, outcome, timing).observe(ns / 1e9)
-        if row["outcome"] in FAILED:
+        if counts_as_failure(row["outcome"], row["cause"]):
             name = self._bounded(row["error_class"])
             self._failures.labels(str(row["error_stage"] or "none"), cause, name).inc()
         if row["wasted_ns"]:
             self._wasted.labels(str(row["wasted_kind"])).inc(row["wasted_ns"] / 1e9)
         self._outputs.inc(row["delivered"] or 0)
+
+    def dropped(self, kind: str) -> None:
+        """Count a run that `webhook` or `otlp` could not be told of."""
+        self._dropped[kind].inc()
 
     def _bounded(self, name: str | None) -> str:
         if name is None:

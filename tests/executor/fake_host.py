@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from stagexec.executor.execution import make_execute
 from stagexec.executor.loop import NativeLoop
 from stagexec.executor.queue import QueueView
-from stagexec.executor.visit import make_execute
 from stagexec.host.node_stage import NodeStages
 from stagexec.host.visits import make_recorded
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from stagexec.reading import relation, store
 from stagexec.record import process
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,6 +97,34 @@ def test_the_moment_of_a_kill_is_known(tmp_path: Path, what: str, kill: Any) -> 
         assert start_ns < before
 
 
+def test_a_run_killed_in_a_node_that_holds_the_lock_has_all_its_time_in_that_node(tmp_path: Path) -> None:
+    child = begun(tmp_path, "lock")
+    started = time.perf_counter_ns()
+    time.sleep(1.0)
+    child.kill()
+    killed = time.perf_counter_ns()
+    child.wait()
+    told(tmp_path, "died")
+    (run,) = store.load(tmp_path).runs
+    assert (run.outcome, run.cause) == ("lost", "process_died")
+    assert run.error is not None
+    assert (run.error.stage, run.error.node_id, run.error.node_class) == ("node_other", "7", "HoldsTheLock")
+    ends = run.segments.end_ns[-1]
+    assert killed - 1_000_000 <= ends <= time.perf_counter_ns()
+    in_node = sum(
+        end - start
+        for stage, start, end in zip(
+            run.segments.stage, run.segments.start_ns, run.segments.end_ns, strict=True
+        )
+        if stage == "node_other"
+    )
+    assert in_node >= killed - started
+    assert run.segments.total_ns() == ends - run.accepted_ns
+    with relation.of_ledger(tmp_path, processes=1) as found:
+        (row,) = found.rows("true", [], 10)
+    assert (row["total_ns"], row["outcome"]) == (run.segments.total_ns(), "lost")
+
+
 def test_a_sign_of_life_comes_while_a_node_holds_the_lock(tmp_path: Path) -> None:
     child = begun(tmp_path, "lock")
     try:
@@ -170,7 +199,10 @@ def test_a_process_is_told_from_a_later_one_with_its_number() -> None:
     assert ours is not None
     assert ours == process.started_of(os.getpid())
     assert len(ours.split(":")) == 3
-    assert process.started_of(os.getppid()) != ours
+    time.sleep(0.02)  # two processes of one tick of the clock, 10 ms, cannot have one number
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as later:
+        assert process.started_of(later.pid) != ours
+        later.kill()
     assert process.started_of(2**22 + 1) is None
 
 
