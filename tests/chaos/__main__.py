@@ -10,11 +10,13 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.chaos import checks, mini, scenes, shim
 from tests.chaos.played import Loss, Played
+from tests.chaos.scenes import Scene
 from tests.chaos.tally import Tally
 
 BATCH = 25
@@ -39,22 +41,21 @@ class Chaos:
         except shim.Unavailable as problem:
             self.library = problem
 
-    def miniature(self, numbers: list[int], jobs: int) -> None:
-        """Play scenes of these numbers on hosts in miniature."""
-        for at in range(0, len(numbers), BATCH):
+    def miniature(self, chosen: Sequence[Scene], jobs: int) -> None:
+        """Play these scenes on hosts in miniature."""
+        for at in range(0, len(chosen), BATCH):
             with ThreadPoolExecutor(jobs) as pool:
                 plays = [
-                    played for played in pool.map(self.one, numbers[at : at + BATCH]) if played is not None
+                    played for played in pool.map(self.one, chosen[at : at + BATCH]) if played is not None
                 ]
             self.together(plays)
 
-    def one(self, number: int) -> Played | None:
+    def one(self, scene: Scene) -> Played | None:
         """Play one scene and look what is lost; None where there was no time for it."""
         if time.monotonic() > self.end:
             self.left_out += 1
             return None
-        scene = scenes.draw(self.seed, number)
-        played = mini.play(scene, self.folder / f"scene-{number}", self.library)
+        played = mini.play(scene, self.folder / f"scene-{scene.number}", self.library)
         losses = checks.losses(played) if played.skipped is None else []
         self.tally.add(IN_MINIATURE, played, losses)
         if losses or self.loud:
@@ -108,7 +109,7 @@ def main(words: list[str] | None = None) -> int:
     print(f"chaos: seed {seed}, {given.kills} scenes in miniature, {given.servers} lives of a ComfyUI")
     chaos = Chaos(seed, folder, given.minutes, given.verbose)
     numbers = [int(one) for one in given.only.split(",")] if given.only else list(range(given.kills))
-    chaos.miniature(numbers, given.jobs)
+    chaos.miniature([scenes.draw(seed, number) for number in numbers], given.jobs)
     if given.servers and not given.only:
         from tests.chaos import lives
 

@@ -17,7 +17,7 @@ import psutil
 from stagexec.bench import lab
 from stagexec.delivery.verify import verify
 from tests.chaos import acts, checks, witness
-from tests.chaos.mini import helpers_of
+from tests.chaos.mini import end_at_once
 from tests.chaos.pack import hostile
 from tests.chaos.played import Loss, Played
 from tests.chaos.site import Site
@@ -173,7 +173,8 @@ def finish(life: Life, site: Site, source: random.Random) -> Played:
     posts = to_moment(life.moment, site, source)
     time.sleep(life.delay_s)
     if life.end.startswith("kill"):
-        played.killed_ns = kill(site, life.end.rpartition(" ")[2])
+        assert site.server.process is not None
+        played.killed_ns = end_at_once(site.server.process, life.end.rpartition(" ")[2])
     else:
         played.killed_ns = ended(life.end, site, played)
     for thread in posts:
@@ -184,23 +185,6 @@ def finish(life: Life, site: Site, source: random.Random) -> Played:
     played.late_ns = account.lateness_ns(max(played.events_ns, default=0))
     played.planned = life.end.startswith("signal") and life.end.partition(" ")[2] in PLANNED
     return played
-
-
-def kill(site: Site, whom: str) -> tuple[int, int]:
-    """kill -9 of the process, its group, or all of it; between which moments it died."""
-    process = site.server.process
-    assert process is not None
-    others = helpers_of(process.pid) if whom == "all" else []
-    before = time.perf_counter_ns()
-    if whom == "process":
-        os.kill(process.pid, signal.SIGKILL)
-    else:
-        os.killpg(process.pid, signal.SIGKILL)
-    for other in others:
-        with contextlib.suppress(psutil.Error):
-            other.kill()
-    process.wait()
-    return before, time.perf_counter_ns()
 
 
 def ended(end: str, site: Site, played: Played) -> tuple[int, int]:

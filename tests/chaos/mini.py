@@ -102,18 +102,7 @@ class Host:
 
     def kill(self, whom: str) -> tuple[int, int]:
         """kill -9; the moments before and after."""
-        pid = self.process.pid
-        others = helpers_of(pid) if whom == "all" else []
-        before = time.perf_counter_ns()
-        if whom == "process":
-            os.kill(pid, signal.SIGKILL)
-        else:
-            os.killpg(pid, signal.SIGKILL)
-        for other in others:
-            with contextlib.suppress(psutil.Error):
-                other.kill()
-        self.process.wait()
-        after = time.perf_counter_ns()
+        before, after = end_at_once(self.process, whom)
         self._reader.join(5)
         self.settle()
         for stream in (self.process.stdin, self.process.stdout):
@@ -121,6 +110,21 @@ class Host:
                 assert stream is not None
                 stream.close()
         return before, after
+
+
+def end_at_once(process: subprocess.Popen[bytes], whom: str) -> tuple[int, int]:
+    """kill -9 of the process, of its group, or of all that it began, that first; before and after, ns."""
+    helpers = helpers_of(process.pid) if whom == "all" else []
+    before = time.perf_counter_ns()
+    for one in helpers:
+        with contextlib.suppress(psutil.Error):
+            one.kill()
+    if whom == "process":
+        os.kill(process.pid, signal.SIGKILL)
+    else:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    return before, time.perf_counter_ns()
 
 
 def helpers_of(pid: int) -> list[psutil.Process]:

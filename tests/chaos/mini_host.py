@@ -26,6 +26,7 @@ from typing import Any
 from stagexec.delivery import commit
 from stagexec.format import VERSION
 from stagexec.record import live
+from stagexec.record.process import started_of
 from tests.chaos import witness
 
 CHUNK = 4096
@@ -165,9 +166,9 @@ def serve(ledger: Path, output: Path, sheet: Path) -> None:
     """Accept what comes on the standard input."""
     pen = witness.Pen(sheet)
     live.begin_process(
-        ledger, format_version=VERSION, pid=os.getpid(), hostname=socket.gethostname(), stagexec_version="0",
-        python=platform.python_version(), platform=platform.platform(), host_path=None, argv=[],
-        timing="baseline", executor_asked="native",
+        ledger, watched=True, format_version=VERSION, pid=os.getpid(), pid_started=started_of(),
+        hostname=socket.gethostname(), stagexec_version="0", python=platform.python_version(),
+        platform=platform.platform(), host_path=None, argv=[], timing="baseline", executor_asked="native",
     )  # fmt: skip
     threading.Thread(target=witness.watch_lateness, args=(pen,), daemon=True).start()
     worker = Worker(output, pen)
