@@ -65,7 +65,7 @@ def origin(address: str) -> str:
 
 
 def parted(address: str) -> tuple[str, tuple[str, str] | None]:
-    """(the address without user and password, those two or None). Raises ValueError for what is no address."""
+    """(the address without user and password, those two or None). Raises ValueError where it is none."""
     parts = urllib.parse.urlsplit(address)
     _ = parts.port  # ValueError where it is no number
     users, found, host = parts.netloc.rpartition("@")

@@ -27,12 +27,12 @@ ENDS: dict[str, str] = {
     "killed": "the process ended without a word: killed, out of memory, crashed, or gone by os._exit",
     "machine": "the machine went down, or was started again, while the process lived",
 }
-"""Why a process ended. All but the last three are planned: runs left open are lost by process_stopped and count in
-no failure rate; else by process_died. The last two are never written: a reader concludes them."""
+"""Why a process ended. All but the last three are planned: runs left open are lost by process_stopped and
+count in no failure rate; else by process_died. The last two are never written: a reader concludes them."""
 
 SIGNAL_FILES = ("SIGTERM", "SIGHUP", "SIGQUIT")
-"""Signals that end a process before it can write a line. Each has an empty file beside the journal, with the
-signal's name in place of `jsonl`: it is written to (a stack, by Python's faulthandler) as the signal comes."""
+"""Signals that end a process before it can write a line. Each has an empty file beside the journal, with its
+name in place of `jsonl`: it is written to (a stack, by Python's faulthandler) as the signal comes."""
 
 COMMON: dict[str, str] = {
     "event_type": "which row of EVENTS this object is",
@@ -57,14 +57,14 @@ OPTIONAL: dict[str, str] = {
 
 EVENTS: dict[str, dict[str, str]] = {
     "process_start": {
-        "format_version": "VERSION of the writer. A file made again in mid-life, because it was removed, cut or "
-        "replaced, begins with this event, host_facts and seams again, at their old times; then come all events "
-        "of the runs that are still open, from their run_accepted on. Within one journal a second run_accepted "
-        "of a run takes the place of all that was told of it before",
+        "format_version": "VERSION of the writer. A file made again in mid-life, because it was removed, cut "
+        "or replaced, begins with this event, host_facts and seams again, at their old times; then come all "
+        "events of the runs that are still open, from their run_accepted on. Within one journal a second "
+        "run_accepted of a run takes the place of all that was told of it before",
         "pid": "process id",
         "pid_started": "when the process began, as text boot_id:pid namespace:start ticks (Linux: "
-        "/proc/sys/kernel/random/boot_id, inode of /proc/self/ns/pid, field 22 of /proc/<pid>/stat), so that a "
-        "pid that was given out again is not taken for it; null where the system does not say",
+        "/proc/sys/kernel/random/boot_id, inode of /proc/self/ns/pid, field 22 of /proc/<pid>/stat), so that "
+        "a pid that was given out again is not taken for it; null where the system does not say",
         "hostname": "machine name",
         "stagexec_version": "version of this package",
         "python": "Python version",
@@ -87,8 +87,9 @@ EVENTS: dict[str, dict[str, str]] = {
     "heartbeat": {
         "open": "list of {run_id, stage, part, start_ns, visit, seam, node_id, node_class}: "
         "the open segment of each run that has started, at ts_mono_ns; at most 1 s after the last event. "
-        "A run that only waits in the queue is open in queue_wait and not listed. Its ts_wall is read from the "
-        "wall clock, as that of run_accepted and run_closed is: a pair with ts_mono_ns that holds until the next",
+        "A run that only waits in the queue is open in queue_wait and not listed. Its ts_wall is read from "
+        "the wall clock, as that of run_accepted and run_closed is: a pair with ts_mono_ns that holds until "
+        "the next",
         "slept_ns": "how long the machine has been suspended since it was started (CLOCK_BOOTTIME minus "
         "CLOCK_MONOTONIC); null where the system does not say",
     },
@@ -134,7 +135,9 @@ EVENTS: dict[str, dict[str, str]] = {
         "start_ns": "list of starts",
         "end_ns": "list of ends; each equals the next start",
         "visit": "list of visit numbers or null",
-        "seam": "list of ids of the seam that opened the segment, or null: the loop itself",
+        "seam": "list of ids of the seam that opened the segment, or null: the loop itself. Of an executed "
+        "run also gc (the whole heap was collected meanwhile), and stagexec.waiting: nothing was waited for "
+        "but a thread of stagexec's that checks files",
         "open": "[stage, part, start_ns, visit, seam, node_id, node_class]: what was open when this was "
         "written; null when the run is closed, and in the rare line that was written in mid-switch",
     },
@@ -281,9 +284,9 @@ EVENTS: dict[str, dict[str, str]] = {
         "reason": "the operating system's error, as text",
     },
     "process_end": {
-        "reason": "exit, restart, signal SIGINT or exception: see ENDS in format.py. Of a process that a signal "
-        "ended at once there is no process_end: a file beside the journal, with the signal's name as its suffix, is "
-        "not empty then. Nothing follows this event, unless a restart failed and the process goes on",
+        "reason": "exit, restart, signal SIGINT or exception: see ENDS in format.py. Of a process that a "
+        "signal ended at once there is no process_end: a file beside the journal, with the signal's name as "
+        "its suffix, is not empty then. Nothing follows this event, unless a restart failed",
         "exception_type": "class of the exception that ended the host's main thread; null",
     },
 }

@@ -6,17 +6,16 @@ import argparse
 import errno
 import os
 import platform
-import re
 import runpy
 import sys
 from pathlib import Path
 
-from stagexec import __version__
+from stagexec import __version__, addresses
 from stagexec.host import warmup
 from stagexec.host.hooks import Hooks, begin
 from stagexec.host.locate import HostNotFound, locate
 from stagexec.host.tables import TableError, load
-from stagexec.record import live
+from stagexec.record import ends, live
 from stagexec.record.process import started_of
 from stagexec.stages import EXECUTORS, TIMING_MODES
 
@@ -116,7 +115,8 @@ def main(argv: list[str] | None = None) -> int:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "host_path": str(tree),
-        "argv": [without_password(word) for word in theirs],
+        "argv": addresses.shown_words(theirs),
+        "boot_id": ends.boot_id(),
         "timing": mine.stagexec_timing,
         "executor_asked": mine.stagexec_executor,
     }
@@ -126,7 +126,7 @@ def main(argv: list[str] | None = None) -> int:
     main_file = tree / "main.py"
     begin(
         hooks,
-        ["-m", "stagexec.main", *own_words(arguments, theirs), "--stagexec-comfyui", str(tree)],
+        ["-m", "stagexec.main", "--stagexec-comfyui", str(tree), *own_words(own, arguments)],
         main_file,
     )
     if warm is not None:
@@ -134,21 +134,22 @@ def main(argv: list[str] | None = None) -> int:
     return run_host(tree, main_file, theirs)
 
 
-def own_words(all_words: list[str], theirs: list[str]) -> list[str]:
-    """What of the command line was ours, in order: for a restart."""
-    rest = list(theirs)
-    words = []
-    for word in all_words:
-        if rest and word == rest[0]:
-            rest.pop(0)
-        else:
-            words.append(word)
-    return words
+def own_words(own: argparse.ArgumentParser, words: list[str]) -> list[str]:
+    """What of the command line was ours, as it was and in order, for a restart; the host's tree apart, which
+    is named anew each time."""
+    takes_value = {name: action.nargs != 0 for action in own._actions for name in action.option_strings}
+    found: list[str] = []
+    at = 0
+    while at < len(words) and words[at] != "--":
+        name, equals, _ = words[at].partition("=")
+        size = 2 if takes_value.get(name) and not equals else 1
+        if name in takes_value and name != "--stagexec-comfyui":
+            found += words[at : at + size]
+        at += size
+    return found
 
 
-def without_password(word: str) -> str:
-    """An argument as the ledger may keep it: user and password taken out of an address, as of a database."""
-    return re.sub(r"(?<=://)\S*@", "***@", word)
+without_password = addresses.shown
 
 
 def run_host(tree: Path, main_file: Path, theirs: list[str]) -> int:
@@ -157,8 +158,10 @@ def run_host(tree: Path, main_file: Path, theirs: list[str]) -> int:
     if sys.path and Path(sys.path[0] or ".").absolute() == Path.cwd():
         sys.path.pop(0)  # put there by `python -m`; a folder `utils` beside the user would hide the host's
     sys.path.insert(0, str(tree))
+    returned = False
     try:
         runpy.run_path(str(main_file), run_name="__main__")
+        returned = True
     except OSError as error:
         if error.errno not in (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL) or "address" not in str(
             error
@@ -168,6 +171,8 @@ def run_host(tree: Path, main_file: Path, theirs: list[str]) -> int:
             FAILED,
             f"ComfyUI cannot listen: {error.strerror or error}. Choose another with --port or --listen.",
         )
+    finally:
+        ends.leaving(sys.exc_info()[1], returned)
     return 0
 
 

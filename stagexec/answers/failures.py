@@ -48,7 +48,8 @@ BY = (*PLACES, *KINDS)
 class Group:
     """Runs taken together. Times in ns; rates of 1 with 95% Wilson intervals; costs in the price's money.
 
-    `attempts` are the runs that have ended and were neither cancelled nor `stopped` with their process. `busy_ns` is the time from execution's
+    `attempts` are the runs that have ended and were neither cancelled nor `stopped` with their process.
+    `busy_ns` is the time from execution's
     start to the run's end; it is what the cost counts. None where there is nothing to divide by.
     """
 
@@ -124,10 +125,11 @@ def failures(
 
 def _counts(runs: Runs, expression: str, where: str, values: list[Any]) -> list[dict[str, Any]]:
     return runs.ask(
-        f"SELECT CAST({expression} AS VARCHAR) AS name, outcome, coalesce(cause = '{STOPPED}', false) AS stopped, "
+        f"SELECT CAST({expression} AS VARCHAR) AS name, outcome, "
+        f"coalesce(cause = '{STOPPED}', false) AS stopped, "
         "wasted_kind, count(*) AS runs, "
-        "CAST(sum(total_ns - coalesce(queue_wait_ns, 0)) AS BIGINT) AS busy_ns, "
-        "CAST(sum(coalesce(wasted_ns, 0)) AS BIGINT) AS wasted_ns, "
+        "CAST(sum(CAST(total_ns AS HUGEINT) - coalesce(queue_wait_ns, 0)) AS HUGEINT) AS busy_ns, "
+        "CAST(sum(coalesce(wasted_ns, 0)) AS HUGEINT) AS wasted_ns, "
         "CAST(sum(delivered) AS BIGINT) AS outputs "
         f"FROM runs WHERE {where} GROUP BY ALL ORDER BY ALL",
         values,

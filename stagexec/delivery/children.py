@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import select
+import stat
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from stagexec.delivery import pulse, saying
+from stagexec.delivery.asking import ask
 from stagexec.delivery.command import Command, read
 from stagexec.delivery.listen import Heard, listen
 from stagexec.public import in_other_task
@@ -414,13 +416,19 @@ def _code_told(popen: Any) -> int | None:
 
 
 def tail_of_file(name: str) -> bytes:
-    """The end of a text file; nothing when it cannot be read."""
+    """The end of a text file; nothing when it cannot be read, or its disk gives no answer."""
     try:
-        with open(name, "rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(file.tell() - saying.TAIL_BYTES, 0))
-            found = file.read()
+        found = ask(functools.partial(_tail, name), b"")
     except (OSError, ValueError):
         found = b""
     pulse.beat()  # a run that has been closed meanwhile gets no further events
     return found
+
+
+def _tail(name: str) -> bytes:
+    if not stat.S_ISREG(os.stat(name).st_mode):
+        return b""  # what is read from a pipe or a terminal is taken from whoever it is for
+    with open(name, "rb") as file:
+        file.seek(0, os.SEEK_END)
+        file.seek(max(file.tell() - saying.TAIL_BYTES, 0))
+        return file.read(saying.TAIL_BYTES)

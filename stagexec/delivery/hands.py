@@ -241,13 +241,13 @@ class Hands:
                 if job.stopped is None:
                     self._stop(job, f"the run's checks were not done within {JOB_LIMIT_S:g} s")
             wanted = self._wanted()
+            for job in itertools.islice(self._ready, self._free() + wanted, None):
+                job.name_waiting(job.hands == 0)
             complaints, self._complaints = self._complaints, []
         for text in complaints:
             log.warning("stagexec: %s", text)
         started = all(self._start() for _ in range(wanted))
         with self._lock:
-            for job in itertools.islice(self._ready, self._free(), None):
-                job.name_waiting(job.hands == 0)
             if self._may_help():  # what was computed may be over since they looked
                 self._more.notify_all()
             helpless = not started and not self._hands
@@ -366,12 +366,13 @@ class Hands:
             return True
 
     def _pick(self, hand: Hand) -> Job | None:
-        """A job with work: the hand's own, unless another has no hand at all."""
+        """A job with work: the hand's own, unless another has no hand and will not get one."""
+        full = len(self._hands) >= MOST_HANDS and self._free() == 0
         job, hand.job = hand.job, None
         if job is not None:
             job.hands -= 1
             if job.has_work():
-                others = any(one.has_work() for one in self._ready)
+                others = full and any(one.has_work() for one in self._ready)
                 if not others and (job.hands == 0 or self._may_help(1)):
                     return job
                 if job.hands == 0:

@@ -13,15 +13,20 @@ import platform
 import time
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from stagexec.delivery.asking import ask
 from stagexec.record import paths
 from stagexec.record.guard import guarded
 
 MARK = "stagexec-part"
 """In the name of every temporary file of ours."""
+
+LOOK_S = 5.0
+"""How long a start waits for what an earlier process may have left."""
 
 _mine: set[str] = set()
 
@@ -65,25 +70,43 @@ def noted(path: Path, target: str | None) -> Iterator[None]:
 
 
 @guarded
-def _write(path: Path, target: str | None) -> Path:
+def _write(path: Path, target: str | None) -> Path | None:
+    # The ledger may lie on another disk than the delivery, and that one may be dead.
+    note: Path | None = ask(partial(_written, path, target), None, late=_remove)
+    return note
+
+
+def _written(path: Path, target: str | None) -> Path:
     folder = (paths.used_folder or paths.ledger_folder()) / "pending"
     folder.mkdir(parents=True, exist_ok=True)
     note = folder / f"{uuid.uuid4().hex}.json"
     content = Note(str(path), target, os.getpid(), platform.node(), time.time_ns())
-    note.write_bytes(msgspec.json.encode(content))
     _mine.add(note.name)
+    note.write_bytes(msgspec.json.encode(content))
     return note
 
 
 @guarded
 def _strike(note: Path | None) -> None:
     if note is not None:
-        note.unlink(missing_ok=True)
-        _mine.discard(note.name)
+        ask(partial(_remove, note), None)
+
+
+@guarded
+def _remove(note: Path) -> None:
+    note.unlink(missing_ok=True)
+    _mine.discard(note.name)
 
 
 def left(ledger: Path) -> list[Left]:
-    """What processes of this machine that are gone have left, oldest first. Notes of others are not read."""
+    """What processes of this machine that are gone have left, oldest first. Notes of others are not read.
+
+    Of a disk that gives no answer nothing is known: then nothing is left.
+    """
+    return ask(partial(_left, ledger), [], LOOK_S)
+
+
+def _left(ledger: Path) -> list[Left]:
     found: list[tuple[int, Left]] = []
     for file in sorted((ledger / "pending").glob("*.json")):
         try:

@@ -12,6 +12,7 @@ from typing import Any
 
 from stagexec.executor import lane
 from stagexec.executor.prompt import Prompt, finish_direct
+from stagexec.executor.queue import begin
 from stagexec.executor.steps import Await, to_await
 from stagexec.executor.visit import Visit
 
@@ -82,7 +83,7 @@ async def execute_async(
     execute_outputs: Any = [],  # noqa: B006
 ) -> None:
     """Execute a prompt on the calling event loop: a method of our executor."""
-    playing = lane.claim(self, str(prompt_id))
+    playing = lane.claim(self, lambda: begin(self, prompt, prompt_id, extra_data, execute_outputs))
     done = False
     try:
         work = Prompt(playing, prompt, prompt_id, extra_data, execute_outputs)

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import contextvars
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from stagexec.executor import failure
@@ -85,7 +85,7 @@ def handed(lane: Lane) -> Iterator[None]:
         _handed.reset(token)
 
 
-def claim(executor: Any, prompt_id: str) -> Lane:
+def claim(executor: Any, start: Callable[[], Run | None]) -> Lane:
     """The lane of an `execute_async` that begins: the one handed down, else one of its own.
 
     A pack may call it without `execute`, on a loop of its own, from a node, or several at a time. Of those on
@@ -96,7 +96,7 @@ def claim(executor: Any, prompt_id: str) -> Lane:
         return given.enter()
     run = live.current_for_thread()
     if run is None:
-        return Lane(executor, live.start(prompt_id), shielded=False, direct=True).enter()
+        return Lane(executor, start(), shielded=False, direct=True).enter()
     return Lane(executor, run if run.task is None else None, shielded=False, direct=False).enter()
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from stagexec.executor import aio, failure, garbage, lane, wire
 from stagexec.executor.execution import execute_async
 from stagexec.executor.prompt import file_cached, file_defeated, finish_direct, history_of, staging_error
+from stagexec.executor.queue import begin
 from stagexec.record import live
 from stagexec.record.guard import guarded
 from stagexec.record.run import Run
@@ -28,8 +29,7 @@ class HostLoop:
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
         """Execute one prompt; arguments are the host's."""
-        prompt_id = args[1] if len(args) > 1 else kwargs.get("prompt_id")
-        run, direct = run_for(str(prompt_id))
+        run, direct = run_for(self, *args, **kwargs)
         escaped = True
         try:
             result = super().execute(*args, **kwargs)  # type: ignore[misc]
@@ -86,7 +86,7 @@ class NativeLoop:
         execute_outputs: Any = [],  # noqa: B006
     ) -> None:
         """Execute one prompt. Raises nothing into the worker: what escapes ends the prompt alone."""
-        run, direct = run_for(str(prompt_id))
+        run, direct = run_for(self, prompt, prompt_id, extra_data, execute_outputs)
         playing = lane.Lane(self, run, shielded=not direct, direct=False)
         collections = garbage.restraint()
         collections.begin()
@@ -126,10 +126,13 @@ class NativeLoop:
         self.handle_execution_error(prompt_id, prompt, [], set(), details, error)
 
 
-def run_for(prompt_id: str) -> tuple[Run | None, bool]:
-    """The run in execution on this thread, and whether it had to be begun here: no queue handed it over."""
+def run_for(executor: Any, *args: Any, **kwargs: Any) -> tuple[Run | None, bool]:
+    """The run in execution on this thread, and whether it had to be begun here: no queue handed it over.
+
+    Arguments are those of the host's `execute`.
+    """
     run = live.current_for_thread()
-    return (run, False) if run is not None else (live.start(prompt_id), True)
+    return (run, False) if run is not None else (begin(executor, *args, **kwargs), True)
 
 
 @guarded

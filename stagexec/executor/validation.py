@@ -12,6 +12,7 @@ import asyncio
 import contextvars
 import inspect
 import sys
+import weakref
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
@@ -103,13 +104,12 @@ SHALLOW = 64
 """So deep the host's own recursion goes, and a class that is asked for its inputs sees the host's frames."""
 
 FRAMES = 160
-"""The same where the host hands down no path to measure: frames on the stack, those of its server included."""
+"""The same where the host hands down no path to measure: frames on the stack, the server's own with them."""
 
 
 class ValidateInputs(Frameless):
     """`execution.validate_inputs`, as the host's own calls it by its global name for each linked node."""
 
-    takes_path: bool
     deep: Callable[..., Coroutine[Any, Any, Any]]
     within: Callable[..., Coroutine[Any, Any, Any]]
 
@@ -118,13 +118,49 @@ class ValidateInputs(Frameless):
         driven = _driven.get()
         if driven is not None and driven is _current_task():
             return self.within(*args, **kwargs)
-        if not self.takes_path:
-            return (self.deep if _stack_is_deep() else self.func)(*args, **kwargs)
+        return self.undriven(*args, **kwargs)
+
+    def undriven(self, *args: Any, **kwargs: Any) -> Any:
+        """The same for a call from outside a driver, on a host that hands down a path."""
         if len(args) < 5 and "visiting" not in kwargs:
             return self.func(*args, visiting=Path(), **kwargs)
         path = args[4] if len(args) > 4 else kwargs["visiting"]
         deep = isinstance(path, list) and len(path) >= SHALLOW
         return (self.deep if deep else self.func)(*args, **kwargs)
+
+
+class WithoutPath(ValidateInputs):
+    """The same for a host that finds a cycle by RecursionError: here it is raised when a node is asked for
+    within itself."""
+
+    open: dict[Any, Any]
+    place: int
+
+    def where(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a call is known by while it is open."""
+        return _current_task(), args[self.place] if len(args) > self.place else kwargs.get("item")
+
+    def undriven(self, *args: Any, **kwargs: Any) -> Any:
+        """See above."""
+        if _stack_is_deep():
+            return self.deep(*args, **kwargs)
+        here = self.where(args, kwargs)
+        if here in self.open:
+            raise RecursionError("maximum recursion depth exceeded")
+        coroutine, open_ = self.func(*args, **kwargs), self.open
+        open_[here] = weakref.ref(coroutine, lambda _: open_.pop(here, None))  # it goes when it has ended
+        return coroutine
+
+    async def once(self, *args: Any, **kwargs: Any) -> Any:
+        """The host's function for one node, in a driver."""
+        here = self.where(args, kwargs)
+        if here in self.open:
+            raise RecursionError("maximum recursion depth exceeded")
+        self.open[here] = True
+        try:
+            return await self.func(*args, **kwargs)
+        finally:
+            del self.open[here]
 
 
 def _current_task() -> asyncio.Task[Any] | None:
@@ -147,9 +183,12 @@ def make_validate_inputs(original: Callable[..., Any], takes_path: bool) -> Call
     """`execution.validate_inputs` for a host whose own calls it by its global name for each linked node.
 
     `takes_path`: the host hands down the list of nodes in validation as a fifth argument, and finds cycles by
-    it. Without, it finds one by RecursionError; here that is raised when a node is asked for within itself.
+    it. Without, it finds one by RecursionError.
     """
-    validate_node = original if takes_path else _once_within_itself(original)
+    one: Any = (ValidateInputs if takes_path else WithoutPath)(original)
+    validate_node = original if takes_path else one.once
+    if not takes_path:
+        one.open, one.place = {}, list(inspect.signature(original).parameters).index("item")
 
     async def validate_inputs(*args: Any, **kwargs: Any) -> Any:
         token = _driven.set(asyncio.current_task())
@@ -161,23 +200,6 @@ def make_validate_inputs(original: Callable[..., Any], takes_path: bool) -> Call
     async def asked(*args: Any, **kwargs: Any) -> Any:
         return await Ask(validate_node(*args, **kwargs))
 
-    one = ValidateInputs(original)
-    one.takes_path, one.deep, one.within = takes_path, validate_inputs, asked
-    return one
-
-
-def _once_within_itself(original: Callable[..., Any]) -> Callable[..., Any]:
-    place = list(inspect.signature(original).parameters).index("item")
-    open_: dict[tuple[asyncio.Task[Any] | None, str], bool] = {}
-
-    async def validate_inputs(*args: Any, **kwargs: Any) -> Any:
-        here = asyncio.current_task(), args[place] if len(args) > place else kwargs["item"]
-        if here in open_:
-            raise RecursionError("maximum recursion depth exceeded")
-        open_[here] = True
-        try:
-            return await original(*args, **kwargs)
-        finally:
-            del open_[here]
-
-    return validate_inputs
+    one.deep, one.within = validate_inputs, asked
+    made: Callable[..., Any] = one
+    return made

@@ -14,7 +14,7 @@ from typing import Any
 
 import wrapt
 
-from stagexec.delivery import children, pyav
+from stagexec.delivery import children, outcome, pyav
 from stagexec.delivery.closing import Closer
 from stagexec.executor import queue as queue_view
 from stagexec.executor import wire
@@ -29,7 +29,7 @@ from stagexec.host import attention, conformance, devices, leftovers, node_pack,
 from stagexec.host.seams import Factory, SeamRefused, Seams, on_instance
 from stagexec.host.tables import Tables
 from stagexec.host.wrap import executing_visit
-from stagexec.record import clock, live, paths, pauses, words
+from stagexec.record import ends, live, paths, pauses, words
 from stagexec.record.guard import guarded
 
 log = logging.getLogger("stagexec")
@@ -106,6 +106,8 @@ class Hooks:
         ledger = paths.ledger_folder(self.process.pop("ledger", None))
         argv = words.arguments(self.process.pop("argv", ()), host_choices().__contains__)
         live.begin_process(ledger, watched=True, argv=argv, **self.process)
+        ends.unchecked = outcome.unchecked
+        ends.begin()
         devices.tell()
         live.sample_devices(self.nvml_period_s)
         live.host_facts(
@@ -186,7 +188,9 @@ class Hooks:
 
     def _validate(self, module: ModuleType, original: Any) -> Any:
         self._known(module)
-        return timed_validation(original)
+        # Hosts whose validation is no coroutine give it no prompt id either: nothing to keep it by.
+        takes_id = inspect.iscoroutinefunction(original)
+        return queue_view.TimedValidation(original) if takes_id else original
 
     def _add_routes(self, module: ModuleType, original: Any) -> Any:
         with_ours = routes.add_routes(module, original)
@@ -223,8 +227,19 @@ def queue_state(state: dict[str, Any]) -> dict[str, Any]:
     queue = getattr(server, "prompt_queue", None)
     if state["seam"] != "prompt_queue" or state["state"] != "installed" or queue is None:
         return state
-    found = on_instance(queue, ("put", "get", "task_done"))
+    if not isinstance(queue, queue_view.QueueView):
+        kind = f"{type(queue).__module__}:{type(queue).__qualname__}"
+        if not any(isinstance(one, queue_view.QueueView) for one in vars_of(queue).values()):
+            return {**state, "state": "lost", "reason": f"the server's queue is a {kind}, none of ours"}
+        return {**state, "reason": f"the server's queue is a {kind}, in front of ours"}
+    found = on_instance(queue, ("put", "get", "task_done"), queue_view.is_called(queue))
     return state if found is None else {**state, "state": found[0], "reason": found[1]}
+
+
+def vars_of(thing: Any) -> dict[str, Any]:
+    """The instance's own attributes, where it has such."""
+    found = getattr(thing, "__dict__", None)
+    return dict(found) if isinstance(found, dict) else {}
 
 
 def mixed(part: type) -> Callable[[host_api.HostApi, ModuleType, Any], Any]:
@@ -234,27 +249,6 @@ def mixed(part: type) -> Callable[[host_api.HostApi, ModuleType, Any], Any]:
         return type(original.__name__, (part, original), {"api": api, "__module__": module.__name__})
 
     return make
-
-
-def timed_validation(original: Any) -> Any:
-    """`validate_prompt` with its duration kept for the run that it leads to."""
-
-    def prompt_id_of(args: tuple[Any, ...]) -> Any:
-        return args[0] if args and isinstance(args[0], str) else None
-
-    def keep(args: tuple[Any, ...], kwargs: dict[str, Any], start: int) -> None:
-        queue_view.keep_validation(prompt_id_of(args) or kwargs.get("prompt_id"), clock.now_ns() - start)
-
-    @functools.wraps(original)
-    async def validate(*args: Any, **kwargs: Any) -> Any:
-        start = clock.now_ns()
-        try:
-            return await original(*args, **kwargs)
-        finally:
-            keep(args, kwargs, start)
-
-    # Hosts whose validation is no coroutine give it no prompt id either: nothing to keep it by.
-    return validate if inspect.iscoroutinefunction(original) else original
 
 
 def host_choices() -> set[str]:
@@ -284,5 +278,5 @@ def user_folder() -> Path | None:
 
 def begin(hooks: Hooks, command: list[str], main_file: Path) -> None:
     """Install everything and make a restart of the host come back to us. `command`: how we were started."""
-    hooks.install()
     restart.keep_launcher(command, main_file)
+    hooks.install()

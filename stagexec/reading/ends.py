@@ -1,4 +1,4 @@
-"""How the process of a journal ended, and until when it surely lived: what its journal and the files beside tell."""
+"""How the process of a journal ended, and until when it surely lived, by the files it left."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def of(process: Process) -> Ending:
     """How a process ended that is not alive any more."""
     if process.end is not None:
         why = process.end.reason or "exit"
-        # A reason that is not known here is a newer writer's: it had the time to write it, so it was no crash.
+        # An unknown reason is a newer writer's: it had the time to write it, so it was no crash.
         return Ending(why, why != "exception", process.last_ns)
     life = life_of(process)
     last = max(process.last_ns, life.mono_ns) if life is not None else process.last_ns
@@ -105,7 +105,7 @@ def signal_of(process: Process) -> str | None:
     for name in SIGNAL_FILES:
         try:
             told = os.stat(journal.with_suffix(f".{name}"))
-            # Two times of one clock, the file system's: neither a step of the wall clock nor sleep parts them.
+            # Two times of the file system's clock: neither a step of the wall clock nor sleep parts them.
             went_on = os.stat(journal).st_mtime_ns - told.st_mtime_ns > GRACE_NS
         except (OSError, ValueError):
             continue

@@ -13,7 +13,7 @@ from stagexec.format import (
     SPAN_COLUMNS,
     VISIT_COLUMNS,
 )
-from stagexec.reading import alive, ends, events
+from stagexec.reading import alive, details, ends, events
 from stagexec.reading.journal import Source
 from stagexec.reading.runs import Process, Run, even
 
@@ -68,10 +68,10 @@ class Fold:
         if of_process is not None:
             of_process(event)
         elif event.run_id is not None:
-            run = self._run(event.run_id)
+            run = self._run(event.run_id, event)
             if kind is events.RunAccepted and run.accepted is not None:
                 # Told again, as in a file that was made again: all that was known of it is told after this.
-                run = self.runs[event.run_id] = Run(event.run_id, self.process)
+                run = self.runs[event.run_id] = Run(event.run_id, self.process, event.ts_mono_ns)
             if event.condition_id is not None:
                 run.condition_id = event.condition_id
             self._take_run[kind](run, event)
@@ -96,10 +96,10 @@ class Fold:
         last = self.process.wall_ns(self.process.last_ns)
         return alive.is_live(start, last, self._files, now_wall_ns, is_alive)
 
-    def _run(self, run_id: str) -> Run:
+    def _run(self, run_id: str, event: events.Event) -> Run:
         run = self.runs.get(run_id)
         if run is None:
-            run = self.runs[run_id] = Run(run_id, self.process)
+            run = self.runs[run_id] = Run(run_id, self.process, event.ts_mono_ns)
         return run
 
     def _process_start(self, event: events.ProcessStart) -> None:
@@ -142,8 +142,9 @@ class Fold:
         self.process.end = event
 
     def _mark(self, event: events.Mark) -> None:
+        event.detail = details.checked(event.name, event.detail)[0]
         if event.run_id is not None:
-            run = self._run(event.run_id)
+            run = self._run(event.run_id, event)
             run.condition_id = event.condition_id or run.condition_id
             run.marks.append(event)
         elif event.name == "fault":

@@ -1,8 +1,8 @@
 """The ledger's disposable index: a DuckDB file of rows, read on from where it stopped.
 
 Many may read it while servers write their journals: the file is only ever replaced whole, and what has come
-since is kept in memory beside it. Missing, old or damaged, it is made anew; where it cannot be written, what it
-would hold is in memory.
+since is kept in memory beside it. Missing, old or damaged, it is made again; where it cannot be written, what
+it would hold is in memory.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Index:
             try:
                 self.refresh(processes)
                 return
-            except Exception as worse:  # noqa: BLE001 (whatever it is, what is written is not needed)
+            except Exception as worse:
                 if not may_save:
                     raise
                 self.problems.append(f"the index cannot be made: {_brief(worse)}")
@@ -345,7 +345,7 @@ def insert(connection: Any, name: str, rows: list[list[Any]]) -> list[str]:
 
 
 def trouble(ledger: pathlib.Path) -> str | None:
-    """Why the index of a ledger cannot be used; None for one that can, is of another version, or is not there."""
+    """Why the index of a ledger cannot be used; None for one that can, is of another version, or absent."""
     path = ledger / "index.duckdb"
     if not os.path.lexists(path):
         return None

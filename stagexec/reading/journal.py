@@ -90,7 +90,7 @@ def opened(file: str | pathlib.Path, buffering: int = -1) -> BinaryIO:
     mode = os.stat(file).st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a folder says by itself that it is one
         raise OSError("no regular file")
-    return open(file, "rb", buffering=buffering)  # type: ignore[return-value]
+    return open(file, "rb", buffering=buffering)
 
 
 def sources(ledger: pathlib.Path) -> list[Source]:

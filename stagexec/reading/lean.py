@@ -364,7 +364,8 @@ def in_order(line: bytes) -> bytes | None:
         return None
     if not isinstance(found, dict) or not isinstance(found.get("event_type"), str):
         return None
-    if "\ufffd" in str(found.get("run_id")):
+    run_id = found.get("run_id")
+    if isinstance(run_id, str) and not mend.is_name(run_id):
         return None
     first = {name: found.get(name) for name in ("event_type", "run_id", "condition_id", "stage_id")}
     return msgspec.json.encode({**first, **found}) + b"\n"

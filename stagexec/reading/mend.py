@@ -15,6 +15,12 @@ from stagexec.reading import events
 MOST_DIGITS = 40
 """An integer of more digits is no figure of ours, and Python itself refuses those of thousands."""
 
+MOST_DEPTH = 50
+"""Deeper nesting is left out: what prints or writes it again would run out of stack sooner."""
+
+BRACKETS = 100
+"""A line with fewer is not that deep, and needs no look."""
+
 COLUMNS: dict[type[events.Event], tuple[str, ...]] = {
     events.Segments: journal_format.SEGMENT_COLUMNS,
     events.Visits: journal_format.VISIT_COLUMNS,
@@ -46,18 +52,28 @@ class _Wrong(Exception):
 
 def decoded(line: bytes) -> events.Event | None:
     """The event of a line, mended where it must be; None for what is none."""
-    try:
-        return _decode(line)
-    except (msgspec.DecodeError, RecursionError, ValueError):
-        return mended(line).event
+    return read(line).event
 
 
 def read(line: bytes) -> Mended:
     """The event of a line, and what is wrong with it."""
     try:
-        return Mended(_decode(line), None, "")
+        found = Mended(_decode(line), None, "")
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        return mended(line, error)
+        found = mended(line, error)
+    if found.event is not None and found.event.run_id is not None and not is_name(found.event.run_id):
+        return Mended(None, "malformed", f"{found.what or 'an event'}: its run_id is no name")
+    if found.event is not None and line.count(b"[") + line.count(b"{") > BRACKETS:
+        deep = _prune(found.event)
+        if deep:
+            what = f"{found.what or ', '.join(deep)}: nested too deep, and cut there"
+            return Mended(found.event, "malformed", what)
+    return found
+
+
+def is_name(run_id: str) -> bool:
+    """Whether this may be the id of a run: plain characters, which are the same in every writing."""
+    return run_id.isascii() and run_id.isprintable() and "\\" not in run_id and '"' not in run_id
 
 
 def mended(line: bytes, error: Exception | None = None) -> Mended:
@@ -68,14 +84,14 @@ def mended(line: bytes, error: Exception | None = None) -> Mended:
         found = parsed(line)
     except (ValueError, RecursionError) as worse:
         return Mended(None, "torn", _brief(worse))
-    name = found.get("event_type") if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        return Mended(None, "malformed" if _is_json(line) else "torn", f"no event: {_brief(error)}")
+    name = found.get("event_type")
     if not isinstance(name, str):
         return Mended(None, "malformed", f"no event: {_brief(error)}")
     kind = _BY_TAG.get(name)
     if kind is None:
         return Mended(None, "unknown_event", name)
-    if "\ufffd" in str(found.get("run_id")):
-        return Mended(None, "malformed", f"{name}: its run_id is no text")
     bad: list[str] = []
     event = _struct(found, kind, bad)
     lost = f"; not taken: {', '.join(bad[:5])}" if bad else ""
@@ -87,9 +103,17 @@ def parsed(line: bytes) -> Any:
     try:
         return msgspec.json.decode(line)
     except (msgspec.DecodeError, ValueError):
-        # A hole of zero bytes before a line is what a power cut leaves; what is no UTF-8 costs that character.
+        # A power cut leaves zero bytes before a line; what is no UTF-8 costs its character.
         text = line.strip(b"\x00 \t\r\n").decode("utf-8", "replace")
         return _plain(json.loads(text, strict=False, parse_int=_whole))
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        msgspec.json.decode(line)
+    except (msgspec.DecodeError, ValueError):
+        return False
+    return True
 
 
 def _whole(digits: str) -> int | float:
@@ -196,6 +220,41 @@ def _leave_out(told: dict[str, Any], columns: tuple[str, ...]) -> None:
     for name in columns:
         if name in told:
             told[name] = [one for at, one in enumerate(told[name]) if at not in holes]
+
+
+def _prune(event: events.Event) -> list[str]:
+    """Cut what is nested too deep in the fields that may hold anything; their names."""
+    found = []
+    for field in msgspec.structs.fields(type(event)):
+        value = getattr(event, field.name)
+        if isinstance(value, (list, dict)) and _is_deep(value):
+            setattr(event, field.name, _cut(value, MOST_DEPTH))
+            found.append(field.name)
+    return found
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MOST_DEPTH):
+        level = [
+            inner
+            for one in level
+            for inner in (one.values() if isinstance(one, dict) else one)
+            if isinstance(inner, (list, dict))
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _cut(value: Any, depth: int) -> Any:
+    if isinstance(value, (list, dict)) and not depth:
+        return "…"
+    if isinstance(value, list):
+        return [_cut(one, depth - 1) for one in value]
+    if isinstance(value, dict):
+        return {key: _cut(one, depth - 1) for key, one in value.items()}
+    return value
 
 
 def _brief(error: Exception | None) -> str:

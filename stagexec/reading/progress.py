@@ -174,9 +174,14 @@ def _finish(known: Progress, run_ids: list[str], done: Advance, have_row: set[st
 def _line(stream: Any, begin: int, end: int) -> lean.Line:
     stream.seek(begin)
     line: bytes = stream.read(end - begin)
+    found = ordered(line) or line
+    return found[len(lean.PREFIX) : found.find(b'"', len(lean.PREFIX))], found, begin
+
+
+def ordered(line: bytes) -> bytes | None:
+    """A line with the type and the run first, whoever wrote it; None for what is no event."""
     plain = line.startswith(lean.PREFIX) and not any(line.find(key, 60) > 0 for key in scan.AGAIN)
-    ordered = line if plain else lean.in_order(line) or line
-    return ordered[len(lean.PREFIX) : ordered.find(b'"', len(lean.PREFIX))], ordered, begin
+    return line if plain else lean.in_order(line)
 
 
 def _told_late(lines: list[lean.Line]) -> tuple[str | None, dict[str, str]]:

@@ -145,6 +145,8 @@ class Run:
 
     run_id: str
     process: Process
+    heard_ns: int = events.NO_TIME
+    """The time of the first event that speaks of it."""
     condition_id: str | None = None
     accepted: events.RunAccepted | None = None
     started: events.RunStarted | None = None
@@ -195,7 +197,7 @@ class Run:
             return self.segments.start_ns[0]
         if self.accepted is not None and self.accepted.ts_mono_ns != events.NO_TIME:
             return self.accepted.ts_mono_ns
-        return self.process.last_ns
+        return self.process.last_ns if self.heard_ns == events.NO_TIME else self.heard_ns
 
     @property
     def finished_ns(self) -> int | None:

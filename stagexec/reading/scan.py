@@ -40,6 +40,9 @@ MAY_FOLLOW = (b"identity", b"condition")
 
 _TIME = re.compile(rb'"ts_mono_ns": ?(-?\d{1,19})[,}]')
 
+_PLAIN = re.compile(rb"[ !#-\[\]-~]*\Z")
+"""See mend.is_name."""
+
 _MOST_NS = 2**60
 """See events.Mono."""
 
@@ -99,9 +102,8 @@ class _Stretch:
                 break  # the next stretch's; or half a line, looked at again when there is more
             kind_end = line.find(b'"', skip)
             id_start = kind_end + width
-            if line[:skip] != prefix or line[kind_end:id_start] != marker:
-                self._odd(line, at)
-            elif line.find(again, id_start) > 0 or line.find(twice, id_start) > 0:
+            plain = line[:skip] == prefix and line[kind_end:id_start] == marker
+            if not plain or line.find(again, id_start) > 0 or line.find(twice, id_start) > 0:
                 self._odd(line, at)
             else:
                 run_id = line[id_start : line.find(b'"', id_start)]
@@ -114,7 +116,7 @@ class _Stretch:
                         self._end(run_id)
                     elif kind == b"run_accepted":
                         self._again(run_id, at)
-                elif b"\\" in run_id:  # written with escapes: another text than its bytes
+                elif not _PLAIN.match(run_id):  # written with escapes, or damaged
                     self._odd(line, at)
                 else:
                     runs[run_id] = [(kind, line, at)]
@@ -177,14 +179,11 @@ class _Stretch:
         return self.ends.get(line[2], line[2] + len(line[1]))
 
     def open(self) -> dict[str, list[list[int]]]:
-        """Where the lines lie of runs that are left over. An id that is no text is damage: of no run."""
-        found: dict[str, list[list[int]]] = {}
-        for name, lines in [*self.runs.items(), *self.late.items()]:
-            try:
-                found[name.decode()] = [[line[2], self._line_end(line)] for line in lines]
-            except UnicodeDecodeError:
-                self.found.torn += len(lines)
-        return found
+        """Where the lines lie of runs that are left over."""
+        return {
+            name.decode(): [[line[2], self._line_end(line)] for line in lines]
+            for name, lines in [*self.runs.items(), *self.late.items()]
+        }
 
 
 def _text(line: bytes) -> str:

@@ -46,7 +46,7 @@ def of(source: Source, now_wall_ns: int, is_alive: Alive) -> Left:
 
 
 def _open_lines(path: pathlib.Path, begin: int) -> tuple[list[bytes], int]:
-    """The lines after `begin` of runs that are not closed, and of the process; and the last time in the file."""
+    """The lines after `begin` of runs that are not closed, and of the process; and the file's last time."""
     runs: dict[bytes, list[tuple[int, bytes]]] = {}
     of_process: list[tuple[int, bytes]] = []
     ended: set[bytes] = set()

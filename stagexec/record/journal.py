@@ -182,11 +182,11 @@ class Journal:
             time.sleep(TICK_S)
         return False
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: str, exception_type: str | None = None) -> None:
         """Write what is left and a `process_end`. Waits for a hanging disk, but not for ever."""
         if self._stop or os.getpid() != self._pid:  # a forked child has a copy of us, and no business here
             return
-        self.put(event("process_end", source="process", reason=reason))
+        self.put(event("process_end", source="process", reason=reason, exception_type=exception_type))
         self._stop = True
         self._retry_at = 0.0
         self._wake.set()
@@ -196,6 +196,14 @@ class Journal:
                 self._file.close()
             finally:
                 self._lock.release()
+
+    def go_on(self) -> None:
+        """The restart for which this journal was stopped did not come about: write on."""
+        if self._stop and os.getpid() == self._pid:
+            self._stop = False
+            self.put(event("mark", source="process", name="restart_failed", detail={}))
+            self._thread = threading.Thread(target=self._loop, name="stagexec-journal", daemon=True)
+            self._thread.start()
 
     def tick(self) -> None:
         """One round of the writer."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from stagexec.record.guard import guarded
 from stagexec.record.journal import Journal, event
 from stagexec.record.nvml import Sampler
 from stagexec.record.run import VISIT, Run
+from stagexec.record.waiting import Waiting
 
 run: Run | None = None
 """The run in execution that began first, or None while none is."""
@@ -72,8 +72,7 @@ UNDESCRIBED: dict[str, Any] = {
 finishing: dict[str, Run] = {}
 """Runs that have been executed and are not closed yet, by id."""
 
-_waiting: dict[str, list[Run]] = {}
-_waiting_lock = threading.Lock()
+waiting = Waiting()
 _running_lock = threading.Lock()
 _started = 0
 _cancel_asked_ns: int | None = None
@@ -137,19 +136,34 @@ def seam_states(states: list[dict[str, Any]]) -> None:
 
 @guarded
 def accept(
-    prompt_id: str, fields: dict[str, Any], condition_id: str | None = None, direct: bool = False
+    prompt_id: str,
+    fields: dict[str, Any],
+    condition_id: str | None = None,
+    direct: bool = False,
+    *,
+    item: Any = None,
+    waits: bool = True,
+    accepted_ns: int | None = None,
 ) -> Run:
-    """A prompt is accepted: from now on its time is counted. Fields: see `run_accepted`."""
-    new = Run(prompt_id, clock.now_ns(), clock.now_ns)
+    """A prompt is accepted: its time is counted from now on, or from `accepted_ns`. Fields: see
+    `run_accepted`. `waits`: something will start it later. `item`: what the host's queue is about to hold."""
+    new = Run(prompt_id, accepted_ns or clock.now_ns(), clock.now_ns)
+    new.item, new.queued = item, item is None
+    if waits and not direct:
+        waiting.add(new)
+    if journal is not None:
+        journal.open_run(new)
+    describe(new, fields, condition_id, direct)
+    return new
+
+
+def describe(new: Run, fields: dict[str, Any], condition_id: str | None, direct: bool = False) -> None:
+    """Say what a run is of. Told a second time where what is executed is not what was accepted."""
     new.condition_id = condition_id
     new.outputs = list(fields.get("selected_outputs", ()))
     new.until = fields.get("until")
     new.class_of = dict(zip(fields.get("nodes", ()), fields.get("classes", ()), strict=False))
-    if not direct:
-        with _waiting_lock:
-            _waiting.setdefault(prompt_id, []).append(new)
     if journal is not None:
-        journal.open_run(new)
         accepted = event(
             "run_accepted",
             new,
@@ -158,28 +172,28 @@ def accept(
             ts_wall=time.time_ns()
             - (clock.now_ns() - new.accepted_ns),  # not by the anchor: a machine may sleep
             stage_id="queue_wait",
-            prompt_id=prompt_id,
+            prompt_id=new.prompt_id,
             direct=direct,
             **{**UNDESCRIBED, **fields},
         )
         journal.put_now(accepted)
-    return new
 
 
 @guarded
-def start(prompt_id: str) -> Run | None:
-    """The worker took the prompt: it is the run of the calling thread. Accepts it now if no queue did."""
+def start(
+    prompt_id: str, item: Any = None, accept_late: Callable[[], Run | None] | None = None
+) -> Run | None:
+    """The worker took the prompt: it is the run of the calling thread. Accepts it now if no queue did.
+
+    Of several that wait under one id it is that of the queue's `item`. `accept_late` knows what it is of.
+    """
     here = threading.get_ident()
     for one in list(running.values()):
         # Nobody filed it: a pack replaced the queue's methods, or its thread ended under it.
         if one.thread == here or not one.worker.is_alive():
             finish(one, {"host_status": None}, {})
-    with _waiting_lock:
-        waiting = _waiting.get(prompt_id)
-        found = waiting.pop(0) if waiting else None
-        if waiting is not None and not waiting:
-            _waiting.pop(prompt_id, None)
-    taken = found or accept(prompt_id, {}, direct=True)
+    taken = waiting.take(prompt_id, item) or (accept_late() if accept_late is not None else None)
+    taken = taken or accept(prompt_id, {}, direct=True)
     return begin(taken, take_timing) if taken is not None else None
 
 
@@ -297,19 +311,22 @@ def take_timing() -> str:
 
 
 @guarded
-def forget(prompt_ids_left: Iterable[str]) -> None:
-    """Prompts left the queue unexecuted: close every waiting run that is not among `prompt_ids_left`."""
-    left = Counter(prompt_ids_left)
-    gone: list[Run] = []
-    with _waiting_lock:
-        for prompt_id in list(_waiting):
-            keep = left[prompt_id]
-            runs = _waiting[prompt_id]
-            gone += runs[keep:]
-            del runs[keep:]
-            if not runs:
-                del _waiting[prompt_id]
-    for one in gone:
+def put_back(current: Run) -> None:
+    """The run of the calling thread waits again: its prompt went back into the queue with nothing done."""
+    current.ledger.level(0)
+    current.ledger.switch("queue_wait")
+    current.started = current.queued = False
+    if current.instruments is not None:
+        current.instruments.detach()
+        current.instruments = None
+    _take_out(current)
+    waiting.add(current, first=True)
+
+
+@guarded
+def forget(left: Iterable[tuple[str, Any]]) -> None:
+    """Prompts left the queue unexecuted: close every waiting run whose (prompt id, item) is not in `left`."""
+    for one in waiting.take_missing(left):
         one.cancel_ns = clock.now_ns()
         one.started = True
         close(one, "cancelled", "user_cancel", {"stage": "queue_wait"})
@@ -389,12 +406,20 @@ def file_facts(of: Run) -> None:
 
 @guarded
 def close(
-    done: Run, outcome: str, cause: str | None, error: dict[str, Any] | None, settle: bool = True
+    done: Run,
+    outcome: str,
+    cause: str | None,
+    error: dict[str, Any] | None,
+    reason: str | None = None,
+    *,
+    settle: bool = True,
 ) -> None:
     """End a run: its last segment ends now. What came first of several ends is its end.
 
-    Without `settle` its instruments are given up: another thread is still filing them, on a disk that hangs.
+    `reason`: see `run_closed`. Without `settle` its instruments are given up: another thread is still filing
+    them, on a disk that hangs.
     """
+    filed = False
     try:
         with done.closing:
             if done.ended_ns is None:
@@ -404,7 +429,11 @@ def close(
         if settle and done.instruments is not None:
             done.instruments.settle(_file_before_end)  # after the end: not in the run's time
     finally:  # the journal keeps an eye on every run until it reads this
-        _file_end(done, outcome, cause, error)
+        filed = _file_end(done, outcome, cause, error, reason)
+    if not filed:
+        return
+    for callback in closed_callbacks:
+        callback(done, outcome, cause)
 
 
 def _file_before_end(of: Run, event_type: str, **fields: Any) -> None:
@@ -413,10 +442,13 @@ def _file_before_end(of: Run, event_type: str, **fields: Any) -> None:
             journal_event(of, event_type, **fields)
 
 
-def _file_end(done: Run, outcome: str, cause: str | None, error: dict[str, Any] | None) -> None:
+def _file_end(
+    done: Run, outcome: str, cause: str | None, error: dict[str, Any] | None, reason: str | None
+) -> bool:
+    """File the end of a run; False when it has one."""
     with done.closing:
         if done.filed:
-            return
+            return False
         done.filed = True
     end = done.ended_ns or clock.now_ns()
     finishing.pop(done.run_id, None)
@@ -433,9 +465,9 @@ def _file_end(done: Run, outcome: str, cause: str | None, error: dict[str, Any] 
         ts_mono_ns=end,
         cancel_ns=done.cancel_ns,
         stopped_ns=done.stopped_ns,
+        reason=reason,
     )
-    for callback in closed_callbacks:
-        callback(done, outcome, cause)
+    return True
 
 
 closed_callbacks: list[Callable[[Run, str, str | None], None]] = []

@@ -41,6 +41,10 @@ class Run:
         self.worker: Any = None
         self.alone = True
         self.task: Any = None
+        self.item: Any = None
+        """The host's queue item, while it waits there."""
+        self.queued = True
+        """False while the queue is being given the item."""
         self.started = False
         self.executed = False
         self.cancel_ns: int | None = None

@@ -60,7 +60,7 @@ def milliseconds(ns: int) -> str:
 def write(runs: Iterable[Run], path: pathlib.Path) -> int:
     """Write the segments of `runs`; how many there were. Raises OSError."""
     count = 0
-    with path.open("w", newline="", encoding="utf-8") as out:
+    with path.open("w", newline="", encoding="utf-8", errors="backslashreplace") as out:
         writer = csv.DictWriter(out, COLUMNS)
         writer.writeheader()
         for run in runs:

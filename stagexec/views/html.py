@@ -34,6 +34,9 @@ COLOURS = dict(
     )
 )
 
+UNKNOWN = "#999999"
+"""Colour of a stage that this version does not know."""
+
 STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:1100px;padding:0 1rem;color:#222}
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2.2rem}table{border-collapse:collapse}
@@ -107,7 +110,7 @@ def _bars(go: Any, runs: Sequence[Run]) -> Any:
     for stage in dict.fromkeys([*sets.STAGES, *(stage for one in times for stage in one)]):
         if any(stage in one for one in times):
             seconds = [one.get(stage, 0) / 1e9 for one in times]
-            figure.add_bar(name=stage, x=names, y=seconds, marker_color=COLOURS.get(stage))
+            figure.add_bar(name=stage, x=names, y=seconds, marker_color=COLOURS.get(stage, UNKNOWN))
     figure.update_layout(barmode="stack", yaxis_title="seconds", xaxis_type="category", height=460)
     return figure
 
@@ -130,7 +133,7 @@ def _waterfall(go: Any, run: Run) -> Any:
             text=[html.escape(_label(row, classes)) for row in mine],
             textposition="none",
             hovertemplate="%{text}<br>from %{base:.4f} s, %{x:.4f} s<extra>%{y}</extra>",
-            marker_color=COLOURS.get(stage),
+            marker_color=COLOURS.get(stage, UNKNOWN),
         )
     height = 120 + 28 * len({row[0] for row in segments})
     figure.update_layout(
@@ -183,7 +186,7 @@ def _comparison(go: Any, found: Comparison) -> str:
         orientation="h",
         y=[one.stage for one in moved],
         x=[one.delta_ns / 1e9 for one in moved],
-        marker_color=[COLOURS.get(one.stage) for one in moved],
+        marker_color=[COLOURS.get(one.stage, UNKNOWN) for one in moved],
     )
     figure.update_layout(height=120 + 28 * len(moved), xaxis_title="seconds, second minus first")
     lines = "".join(

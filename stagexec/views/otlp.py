@@ -142,7 +142,7 @@ def spans_of(run: Run) -> list[Any]:
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
     begin = rows.accepted_wall_ns(run)
-    if begin is None:
+    if begin is None or begin < 0:  # before 1970: a damaged line, or no clock
         return []
     moved = begin - run.accepted_ns
     memory = InMemorySpanExporter()
@@ -151,19 +151,23 @@ def spans_of(run: Run) -> list[Any]:
     provider.add_span_processor(SimpleSpanProcessor(memory))
     tracer = provider.get_tracer("stagexec", __version__)
     last = run.segments.end_ns[-1] if len(run.segments) else run.accepted_ns
+    if last + moved < 0:
+        return []
     root = tracer.start_span("run", start_time=begin, attributes=_run_attributes(run))
     if counts_as_failure(run.outcome, run.cause):
         root.set_status(trace.Status(trace.StatusCode.ERROR, run.cause or ""))
     inside = trace.set_span_in_context(root)
     visits = _longest(run)
     for visit in visits:
+        if min(visit.start_ns, visit.end_ns) + moved < 0:
+            continue  # a damaged time, which the protocol cannot carry
         ids.name = f"visit {visit.visit} {visit.start_ns}"
         named = visit.class_type or "visit"
         told = _known(_visit_attributes(visit))
         span = tracer.start_span(named, inside, attributes=told, start_time=visit.start_ns + moved)
         span.end(visit.end_ns + moved)
     for place, (stage, part, start, end, number, _) in enumerate(run.segments.rows()):
-        if number is None:
+        if number is None and min(start, end) + moved >= 0:
             ids.name = f"segment {place}"
             told = _known({"stagexec.stage": stage, "stagexec.part": part})
             span = tracer.start_span(stage, inside, attributes=told, start_time=start + moved)

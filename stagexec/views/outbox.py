@@ -13,7 +13,7 @@ from stagexec import addresses
 class Outbox:
     """Calls `send(item)` for one item after another on a daemon thread `name`; what it gives back is why not.
 
-    What cannot be sent, or finds as many waiting as may, is dropped: counted, and said once until it works again.
+    What cannot be sent, or finds as many waiting as may, is dropped: counted, and said once until it works.
     """
 
     def __init__(

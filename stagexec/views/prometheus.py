@@ -76,13 +76,14 @@ class Metrics:
             row["timing"] or "unknown"
         )  # a profiled run is slower: never one distribution with others
         self._runs.labels(outcome, cause).inc()
-        self._total.labels(outcome, timing).observe(row["total_ns"] / 1e9)
+        if row["total_ns"] is not None:
+            self._total.labels(outcome, timing).observe(row["total_ns"] / 1e9)
         for stage, ns in stages_of(row).items():
             self._stage.labels(stage, outcome, timing).observe(ns / 1e9)
         if counts_as_failure(row["outcome"], row["cause"]):
             name = self._bounded(row["error_class"])
             self._failures.labels(str(row["error_stage"] or "none"), cause, name).inc()
-        if row["wasted_ns"]:
+        if (row["wasted_ns"] or 0) > 0:  # a counter only ever grows
             self._wasted.labels(str(row["wasted_kind"])).inc(row["wasted_ns"] / 1e9)
         self._outputs.inc(row["delivered"] or 0)
 

@@ -1,4 +1,4 @@
-"""Tells who listens of the runs that earlier processes left open: each once, by the first server that starts after.
+"""Tells listeners of the runs that earlier processes left open: each once, by the next server to start.
 
 A dead process can tell nobody that its runs are lost. At the start, on a thread of its own, the journals of
 dead processes are looked through, and each is claimed by a file `<ledger>/told/<journal>` before its runs are
@@ -27,7 +27,7 @@ FIRST_FORMAT = 2
 """Journals of earlier releases are not told: their lost runs are old news to whoever is told."""
 
 SILENT_NS = 120_000_000_000
-"""A process of another machine, whose life cannot be asked for, is dead after so long without a sign of it."""
+"""A process of another machine, of which nobody can ask, is dead after so long without a sign of life."""
 
 LOOK_AGAIN_S = 30.0
 LOOKS = 10
@@ -157,7 +157,7 @@ def _names(folder: pathlib.Path) -> set[str]:
 
 
 def trim(path: pathlib.Path, seen: os.stat_result) -> None:
-    """Give back the space beyond the end of a dead process's journal. Not when the file has changed since `seen`."""
+    """Give back the space beyond the end of a dead process's journal, unless it has changed since `seen`."""
     if getattr(seen, "st_blocks", 0) * 512 <= seen.st_size + RESERVED:
         return
     now = os.stat(path)

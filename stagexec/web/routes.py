@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import logging
 import math
 import pathlib
 import time
@@ -16,6 +18,8 @@ from stagexec.answers.failures import BY, failures
 from stagexec.reading import rows, store
 from stagexec.reading.table import summary_of
 from stagexec.views import prometheus
+
+log = logging.getLogger("stagexec")
 
 MOST_RUNS = 1000
 DEFAULT_RUNS = 100
@@ -43,7 +47,7 @@ class Site:
 
     def routes(self) -> list[tuple[str, Callable[[Any], Awaitable[Any]]]]:
         """(path, handler) of each route."""
-        return [
+        found = [
             ("/stagexec", self.page),
             ("/stagexec/", self.page),
             ("/stagexec/runs", self.runs),
@@ -51,6 +55,7 @@ class Site:
             ("/stagexec/failures", self.failures),
             ("/stagexec/metrics", self.metrics_text),
         ]
+        return [(path, _fenced(handler)) for path, handler in found]
 
     async def page(self, request: Any) -> Any:
         """The page: one file that asks the routes beside it."""
@@ -87,13 +92,15 @@ class Site:
             return _refused()
         try:
             found = await asyncio.get_running_loop().run_in_executor(None, answer, request)
+            return _json(found, 200)
         except BadRequest as error:
             return _json({"error": str(error)}, 400)
         except store.NoSuchRun as error:
             return _json({"error": str(error)}, 404)
         except OSError as error:
             return _json({"error": f"the ledger cannot be read: {error.strerror or error}"}, 503)
-        return _json(found, 200)
+        except Exception as error:  # noqa: BLE001 (a fence: a client gets one line of JSON, whatever happened)
+            return _failed(error)
 
     def _folder(self) -> pathlib.Path:
         folder = self.ledger()
@@ -135,6 +142,25 @@ class Site:
         since = _since_ns(request)
         with relation.of_ledger(self._folder(), processes=1) as found:
             return failures(found, by, since, price)
+
+
+def _fenced(handler: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:
+    """`handler`, whose failures are an answer: one line of JSON with a status."""
+
+    @functools.wraps(handler)
+    async def answer(request: Any) -> Any:
+        try:
+            return await handler(request)
+        except Exception as error:  # noqa: BLE001 (the fence of the routes)
+            return _failed(error)
+
+    return answer
+
+
+def _failed(error: Exception) -> Any:
+    told = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    log.error("stagexec: a request could not be answered: %r", told)
+    return _json({"error": f"this cannot be answered: {told}"}, 500)
 
 
 def is_foreign(request: Any) -> bool:

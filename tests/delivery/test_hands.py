@@ -1,4 +1,4 @@
-"""The threads that check files: none waits for another's disk, and what hangs is left behind, within bounds."""
+"""The threads that check files: none waits for another's disk; what hangs is left behind, within bounds."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def run(pool, key, *lots, **told):
 
     def steps():
         for lot in lots:
-            results.append((yield list(lot)))
+            results.extend([(yield list(lot))])
 
     pool.submit(Job(key, steps(), **told))
     return results

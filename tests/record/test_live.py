@@ -196,7 +196,7 @@ def test_a_run_that_nobody_filed_is_finished_when_the_next_one_starts(ledger: Pa
 
 def test_prompts_that_left_the_queue_are_cancelled_in_queue_wait(ledger: Path) -> None:
     keep, drop, twice = (live.accept(prompt_id, {}) for prompt_id in ("keep", "drop", "keep"))
-    live.forget(["keep"])
+    live.forget([("keep", object())])
     events = written(ledger)
     closed = {one["run_id"]: one for one in of(events, "run_closed")}
     assert drop is not None
