@@ -33,7 +33,7 @@ class Life(msgspec.Struct):
     wall_ns: int
     state: str
     open: Any = None
-    """[run id, [stage, part, start_ns, visit, seam], [node id, node class] or null]: what the last node was in."""
+    """[run id, [stage, part, start_ns, visit, seam], [node id, node class] or null]: what ran last."""
 
 
 @dataclasses.dataclass(frozen=True)
