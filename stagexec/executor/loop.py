@@ -15,7 +15,7 @@ from typing import Any
 from stagexec.executor import aio, failure, garbage, lane, wire
 from stagexec.executor.execution import execute_async
 from stagexec.executor.prompt import file_cached, file_defeated, finish_direct, history_of, staging_error
-from stagexec.executor.queue import begin
+from stagexec.executor.queue import begin, is_running
 from stagexec.record import live
 from stagexec.record.guard import guarded
 from stagexec.record.run import Run
@@ -87,7 +87,7 @@ class NativeLoop:
     ) -> None:
         """Execute one prompt. Raises nothing into the worker: what escapes ends the prompt alone."""
         run, direct = run_for(self, prompt, prompt_id, extra_data, execute_outputs)
-        playing = lane.Lane(self, run, shielded=not direct, direct=False)
+        playing = lane.Lane(self, run, shielded=not direct or is_running(self, prompt_id), direct=False)
         collections = garbage.restraint()
         collections.begin()
         wire.told.clear()
@@ -95,17 +95,16 @@ class NativeLoop:
             with lane.handed(playing):
                 asyncio.run(self.execute_async(prompt, prompt_id, extra_data, execute_outputs))
         except BaseException as error:
-            if direct:  # a pack's own executor: its errors are the pack's, as from the host's
+            if not playing.shielded:  # a pack's own executor: its errors are the pack's, as from the host's
                 escaped_error(self.api, run, error)
                 finish_direct(self, run, filed=False)
                 raise
             self.history_result = history_of(playing.ui_outputs)  # the worker asks for it
             self._escaped(prompt, prompt_id, execute_outputs, run, error)
-        else:
-            if direct:
-                finish_direct(self, run)
         finally:
             collections.end()
+            if direct and live.current_for_thread() is run:
+                finish_direct(self, run)
 
     def _escaped(
         self, prompt: Any, prompt_id: str, outputs: Any, run: Run | None, error: BaseException

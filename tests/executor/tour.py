@@ -233,6 +233,11 @@ def travel(ledger: Path) -> Any:
         host.queue.delete_queue_item(lambda item: item[1] == "deleted")
         host.submit(chain("Load", "Save"), ["2"], "wiped")
         host.queue.wipe_queue()
+        host.submit(chain("Load", "Save"), ["2"], "put back")
+        item, item_id = host.queue.get()
+        host.queue.put(host.queue.currently_running.pop(item_id))
+        host.queue.queue[0] = (*item[:3], {"client_id": "client"}, ["2"], "a pack's own")
+        host.work()
         host.executor.execute(chain("Load", "Save"), "direct", {"client_id": "client"}, ["2"])
         entry = host.queue.get_history("deleted")
         seen += [entry, host.queue.get_history()]
