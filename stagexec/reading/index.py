@@ -362,7 +362,7 @@ def trouble(ledger: pathlib.Path) -> str | None:
 
 
 def _progresses(told: list[tuple[str]]) -> dict[str, Progress]:
-    """Journal -> how far it was read. Raises DecodeError, TypeError, ValueError for what was not written so."""
+    """Journal -> how far it was read. Raises DecodeError, TypeError, ValueError for what is damaged."""
     found = {p.file: p for p in (msgspec.json.decode(t, type=Progress) for (t,) in told)}
     if any(p.offset < 0 or p.head_end < 0 for p in found.values()):
         raise ValueError("a place in a journal that is none")
