@@ -109,9 +109,7 @@ class Index:
             self.connection.execute("SELECT count(run_id), max(total_ns) FROM kept.runs").fetchall()
             if layout != (LAYOUT,):
                 raise _OtherLayout
-            self._known = {p.file: p for p in (msgspec.json.decode(t, type=Progress) for (t,) in told)}
-            if any(p.offset < 0 or p.head_end < 0 for p in self._known.values()):
-                raise duckdb.Error("places that are none")
+            self._known = _progresses(told)
         except (duckdb.Error, msgspec.DecodeError, TypeError, ValueError) as error:
             if not isinstance(error, _OtherLayout):
                 self.problems.append(f"the index cannot be used, and is made again: {_brief(error)}")
@@ -356,10 +354,19 @@ def trouble(ledger: pathlib.Path) -> str | None:
             str(path), read_only=True, config={"autoinstall_known_extensions": False}
         ) as found:
             if found.execute("SELECT layout FROM meta").fetchone() == (LAYOUT,):
-                found.execute("SELECT count(*) FROM (SELECT DISTINCT * FROM runs)").fetchall()
-    except duckdb.Error as error:
+                found.execute(f"SELECT count(*) FROM (SELECT DISTINCT {', '.join(COLUMNS)} FROM runs)")
+                _progresses(found.execute("SELECT told FROM journals").fetchall())
+    except (duckdb.Error, msgspec.DecodeError, TypeError, ValueError) as error:
         return _brief(error)
     return None
+
+
+def _progresses(told: list[tuple[str]]) -> dict[str, Progress]:
+    """Journal -> how far it was read. Raises DecodeError, TypeError, ValueError for what is damaged."""
+    found = {p.file: p for p in (msgspec.json.decode(t, type=Progress) for (t,) in told)}
+    if any(p.offset < 0 or p.head_end < 0 for p in found.values()):
+        raise ValueError("a place in a journal that is none")
+    return found
 
 
 def _is_file(path: pathlib.Path) -> bool:

@@ -330,3 +330,58 @@ def test_a_ledger_that_cannot_be_read_is_said_in_a_line_of_json(served: Served) 
     served.site.ledger = refuse
     status, _, body = served.get("/stagexec/runs")
     assert (status, json.loads(body)) == (503, {"error": "the ledger cannot be read: Permission denied"})
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [OSError(5, "Input/output error"), RuntimeError("no such\nluck"), MemoryError(), ValueError("x" * 9000)],
+    ids=lambda one: type(one).__name__,
+)
+@pytest.mark.parametrize("path", ["/stagexec/runs", "/stagexec/runs/aaaa", "/stagexec/failures"])
+def test_whatever_goes_wrong_is_answered_in_one_line_of_json_with_a_status(
+    served: Served, path: str, trouble: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stagexec.reading import relation
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise trouble
+
+    monkeypatch.setattr(relation, "of_ledger", fails)
+    status, headers, body = served.get(path)
+    assert status in (500, 503)
+    assert headers["Content-Type"].startswith("application/json")
+    assert set(json.loads(body)) == {"error"}
+    assert "\n" not in body
+    assert "Traceback" not in body
+    assert len(body) < 500
+
+
+def test_a_scrape_that_goes_wrong_is_answered_in_one_line_too(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> bytes:
+        raise RuntimeError("no registry")
+
+    monkeypatch.setattr(served.site.metrics, "text", fails)
+    status, _, body = served.get("/stagexec/metrics")
+    assert (status, set(json.loads(body))) == (500, {"error"})
+
+
+def test_a_bad_line_and_a_bad_index_leave_the_routes_answering(
+    served: Served, ledger: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stagexec.reading import relation
+
+    (path,) = ledger.glob("journal/*/*.jsonl")
+    with path.open("ab") as out:
+        out.write(b'{"event_type":"run_accepted","run_id":"dddd","ts_mono_ns":%d}\n' % 2**70)
+        out.write(b"\xff\xfe\x00\n")
+    (ledger / "index.duckdb").write_bytes(b"not a database")
+    for small in (0, relation.SMALL):
+        monkeypatch.setattr(relation, "SMALL", small)
+        answers = [
+            served.get(path)
+            for path in ("/stagexec/runs", "/stagexec/runs/aaaa", "/stagexec/failures?by=stage")
+        ]
+        assert [status for status, _, _ in answers] == [200, 200, 200]
+        assert {"aaaa", "bbbb", "cccc", "dddd"} == {one["run_id"][:4] for one in json.loads(answers[0][2])}
