@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from stagexec import addresses
 from stagexec.delivery.errors import DeliveryFailed, cause_of
 from stagexec.delivery.pending import part_name
 
@@ -28,6 +29,10 @@ WEBDAV = {
 """Scheme of a WebDAV address -> how it is spoken to."""
 
 
+UNSAFE = ("http", "https")
+"""Such a server can rename nothing, so no delivery could end; and what it redirects to would get the file."""
+
+
 class Place(NamedTuple):
     """A folder on another machine: fsspec's protocol, its options, the folder, and how it may be shown.
 
@@ -43,8 +48,8 @@ class Place(NamedTuple):
     def without_secrets(self, text: str) -> str:
         """`text` with what is hidden left out of it."""
         for secret in self.hidden:
-            text = text.replace(secret, "***")
-        return text
+            text = text.replace(secret, addresses.HIDDEN)
+        return addresses.shown(text)
 
 
 def parse(destination: str) -> Path | Place | None:
@@ -61,6 +66,10 @@ def parse(destination: str) -> Path | Place | None:
         return Path(os.path.abspath(os.path.expanduser(text)))
     if scheme == "file":
         return Path(os.path.abspath(urllib.parse.unquote(urllib.parse.urlsplit(text).path)))
+    if scheme in UNSAFE:
+        raise DeliveryFailed(
+            "open", f"{scheme}:// takes no files: for a WebDAV server write webdav:// or dav://"
+        )
     address, port = _read(scheme, text)
     host = address.hostname or ""
     shown = f"{scheme}://{host}{port}{address.path}"
