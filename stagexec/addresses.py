@@ -64,6 +64,15 @@ def origin(address: str) -> str:
     return f"{parts.scheme}://{host}:{port}" if port is not None else f"{parts.scheme}://{host}"
 
 
+def is_http(address: str) -> bool:
+    """Whether it is an http or https address with a host. Python's own words about others quote them."""
+    try:
+        parts = urllib.parse.urlsplit(address)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
 def parted(address: str) -> tuple[str, tuple[str, str] | None]:
     """(the address without user and password, those two or None). Raises ValueError where it is none."""
     parts = urllib.parse.urlsplit(address)

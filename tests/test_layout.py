@@ -26,25 +26,37 @@ HOST_MODULES = {
 }  # fmt: skip
 """Top-level names that belong to a ComfyUI tree."""
 
-SHARED = {"stages", "format"}
+SHARED = {"stages", "format", "addresses"}
 """What record and reading may both know."""
 
 MAY_IMPORT = {
     "stages": set(),
     "format": set(),
+    "addresses": set(),
     "resources": set(),
     "public": {"record", "stages"},
     "record": SHARED,
-    "executor": {"record", "stages", "host"},
-    "delivery": {"record", "stages", "public"},
-    "host": {"executor", "delivery", "record", "public", "stages", "format", "resources", "web"},
-    "main": {"host", "executor", "delivery", "record", "stages", "format", "resources", "web"},
+    "executor": {"record", "stages", "host", "addresses"},
+    "delivery": {"record", "stages", "public", "addresses"},
+    "host": {"executor", "delivery", "record", "public", "stages", "format", "resources", "web", "addresses"},
+    "main": {"host", "executor", "delivery", "record", "stages", "format", "resources", "web", "addresses"},
     "reading": SHARED,
-    "answers": {"reading", "stages"},
-    "views": {"answers", "reading", "stages", "format"},
-    "cli": {"views", "answers", "reading", "bench", "stages", "format", "resources", "record", "host"},
-    "web": {"views", "answers", "reading", "stages", "format", "resources", "record"},
-    "bench": {"views", "answers", "reading", "stages", "format", "resources"},
+    "answers": {"reading", "stages", "addresses"},
+    "views": {"answers", "reading", "stages", "format", "addresses"},
+    "cli": {
+        "views",
+        "answers",
+        "reading",
+        "bench",
+        "stages",
+        "format",
+        "resources",
+        "record",
+        "host",
+        "addresses",
+    },
+    "web": {"views", "answers", "reading", "stages", "format", "resources", "record", "addresses"},
+    "bench": {"views", "answers", "reading", "stages", "format", "resources", "addresses"},
     "__main__": {"cli"},
     "__init__": {"public"},
 }
@@ -69,6 +81,7 @@ DISTRIBUTION = {
     "ffmpeg": "ffmpeg-python",
     "opentelemetry": "opentelemetry-sdk",
     "pynvml": "nvidia-ml-py",
+    "requests": "opentelemetry-exporter-otlp-proto-http",
 }
 """Module -> package, where the names differ."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
+from stagexec import addresses
 from stagexec.reading import store
 from stagexec.reading.journal import size_of
 from stagexec.reading.runs import Run
@@ -47,9 +48,10 @@ def ledger_path(ledger: str | None) -> pathlib.Path:
 
         if is_files(ledger):
             raise BadInput(
-                f"{ledger}: Parquet files answer runs, failures and plan; this needs a ledger folder"
+                f"{addresses.shown(ledger)}: Parquet files answer runs, failures and plan; "
+                "this needs a ledger folder"
             )
-        raise BadInput(f"no ledger folder {folder}")
+        raise BadInput(f"no ledger folder {addresses.shown(str(folder))}")
     try:
         str(folder).encode()
     except UnicodeEncodeError:
@@ -63,7 +65,7 @@ def place(ledger: str | None) -> str:
     """How to name to a person what was read: the folder, or the files as they were named."""
     from stagexec.reading.relation import is_files
 
-    return str(ledger) if is_files(ledger) else str(ledger_path(ledger))
+    return addresses.shown(str(ledger)) if is_files(ledger) else str(ledger_path(ledger))
 
 
 LARGE = 64 * 1024**2

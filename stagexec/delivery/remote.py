@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from stagexec.addresses import HIDDEN
+from stagexec.addresses import shown as redacted
 from stagexec.delivery import addresses, numbers
 from stagexec.delivery.errors import DeliveryFailed, cause_of
 from stagexec.delivery.pending import MARK, part_name
@@ -28,6 +30,10 @@ WEBDAV = {
     "dav": "http", "webdav+http": "http",
 }  # fmt: skip
 """Scheme of a WebDAV address -> how it is spoken to."""
+
+
+UNSAFE = ("http", "https")
+"""Such a server can rename nothing, so no delivery could end; and what it redirects to would get the file."""
 
 
 class Place(NamedTuple):
@@ -47,8 +53,8 @@ class Place(NamedTuple):
     def without_secrets(self, text: str) -> str:
         """`text` with what is hidden left out of it."""
         for secret in self.hidden:
-            text = text.replace(secret, "***")
-        return text
+            text = text.replace(secret, HIDDEN)
+        return redacted(text)
 
 
 def parse(destination: str) -> Path | Place | None:
@@ -67,6 +73,10 @@ def parse(destination: str) -> Path | Place | None:
         if not rest.startswith("/"):
             raise DeliveryFailed("open", "a file:// destination has three slashes: file:///folder")
         return _local(urllib.parse.unquote(rest))
+    if scheme.lower() in UNSAFE:
+        raise DeliveryFailed(
+            "open", f"{scheme}:// takes no files: for a WebDAV server write webdav:// or dav://"
+        )
     address = addresses.of(text)
     scheme, parts = address.scheme, address.parts
     # Only a host is given in small letters; the name of a bucket is one as it stands.

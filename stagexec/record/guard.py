@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from stagexec import addresses
+
 log = logging.getLogger("stagexec")
 
 GUARDED: dict[str, Any] = {}
@@ -50,7 +52,7 @@ def note(where: str, error: BaseException) -> None:
 def told(error: BaseException) -> str:
     """The error as a line. Of one whose own text cannot be made, its kind."""
     try:
-        return f"{type(error).__name__}: {error}"
+        return addresses.shown(f"{type(error).__name__}: {error}")
     except Exception as second:  # a pack's exception may be of any make
         return f"{type(error).__name__} (its text raised {type(second).__name__})"
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from stagexec import addresses
 from stagexec.record import clock, guard, instruments, memory, paths, profile, words
 from stagexec.record.device import DeviceClock
 from stagexec.record.devices import clock_for
@@ -494,7 +495,7 @@ def current_for_thread() -> Run | None:
 
 def message_of(error: BaseException) -> str | None:
     """An exception's text, where text may be kept; it can hold prompts and file contents."""
-    return str(error) if record_text else None
+    return addresses.shown(str(error)) if record_text else None
 
 
 def _file_fault(where: str, error: BaseException) -> None:

@@ -59,13 +59,9 @@ def endpoint(url: str, signal: str) -> str:
 
     Raises CannotSend for what is no http or https address.
     """
-    try:
-        parts = urllib.parse.urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
+    if not addresses.is_http(url):
         raise CannotSend("a collector is an http or https address, such as http://localhost:4318")
+    parts = urllib.parse.urlsplit(url)
     path = parts.path.rstrip("/")
     for known in SIGNALS:
         path = path.removesuffix(f"/v1/{known}").rstrip("/")

@@ -6,7 +6,6 @@ import base64
 import http.client
 import time
 import urllib.error
-import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from typing import Any
@@ -43,13 +42,9 @@ class Webhook(Outbox):
     def __init__(
         self, url: str, complain: Callable[[str], None], pauses_s: tuple[float, ...] = PAUSES_S
     ) -> None:
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("a webhook is an http or https address")
-        try:
-            plain, user = addresses.parted(url)
-        except ValueError:
-            raise ValueError("a webhook's address has a port that is no number") from None
+        if not addresses.is_http(url):
+            raise ValueError("a webhook is an http or https address, with a number as its port if it has one")
+        plain, user = addresses.parted(url)
         self.url = plain
         self._headers = {"Content-Type": "application/json"}
         if user is not None:
