@@ -17,7 +17,7 @@ import logging
 import os
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -157,6 +157,10 @@ class Hand:
             return f"its check was not done within {LIMIT_S + size:.0f} s"
         return None
 
+    def is_silent(self) -> bool:
+        """Has its task been silent for so long that it may hang?"""
+        return self.task is not None and self._silent_s >= SUSPECT_S
+
     def waits_for(self) -> str | None:
         """Of one that was given up: the folder whose disk does not answer; None where that is not why."""
         return self.task.folder if self.task is not None and not self.pulse.decoding else None
@@ -252,7 +256,8 @@ class Hands:
                 self._more.notify_all()
             helpless = not started and not self._hands
         if helpless:
-            self._close_without_hands()
+            for key in list(self._jobs):
+                self.stop(key, "no thread could be started to check it")
 
     def _wanted(self) -> int:
         """How many more hands there should be."""
@@ -260,14 +265,20 @@ class Hands:
         room = self._helpers() - self._at_work()
         if room > need:
             need += min(room - need, sum(len(job.todo) for job in self._jobs.values()))
-        return max(0, min(need - self._free(), MOST_HANDS - len(self._hands)))
+        return max(0, min(need - self._free(), self._room() - len(self._hands)))
+
+    def _room(self) -> int:
+        """How many hands there may be: those that seem to hang take no place from others, a few a folder."""
+        silent = Counter(one.task.folder for one in self._hands if one.task is not None and one.is_silent())
+        excused = sum(min(count, MOST_GIVEN_UP_IN_A_FOLDER) for count in silent.values())
+        return MOST_HANDS + min(excused, max(0, MOST_GIVEN_UP - len(self._given_up)))
 
     def _at_work(self) -> int:
-        return sum(one.job is not None for one in self._hands)
+        return sum(one.job is not None and not one.is_silent() for one in self._hands)
 
     def _free(self) -> int:
         """Hands that wait for a job, or have been started and will look for one."""
-        return len(self._hands) - self._at_work()
+        return sum(one.job is None for one in self._hands)
 
     def _start(self) -> bool:
         hand = Hand()
@@ -281,10 +292,6 @@ class Hands:
                 self._hands.discard(hand)
             return False
         return True
-
-    def _close_without_hands(self) -> None:
-        for key in list(self._jobs):
-            self.stop(key, "no thread could be started to check it")
 
     def _give_up(self, hand: Hand, reason: str) -> None:
         assert hand.job is not None
@@ -367,7 +374,7 @@ class Hands:
 
     def _pick(self, hand: Hand) -> Job | None:
         """A job with work: the hand's own, unless another has no hand and will not get one."""
-        full = len(self._hands) >= MOST_HANDS and self._free() == 0
+        full = len(self._hands) >= self._room() and self._free() == 0
         job, hand.job = hand.job, None
         if job is not None:
             job.hands -= 1

@@ -82,6 +82,17 @@ def test_a_job_behind_one_that_hangs_is_done_at_once(pool, disk, monkeypatch):
     assert pool.drain(0.0) == ["hanging"]
 
 
+def test_hands_that_seem_to_hang_take_no_place_from_others(pool, disk, monkeypatch):
+    monkeypatch.setattr(hands_module, "SILENCE_S", 1000.0)
+    monkeypatch.setattr(hands_module, "MOST_HANDS", 2)
+    for number in range(4):
+        run(pool, number, [disk.task("dead", number)])
+    wait(lambda: len(disk.asked) == 4)
+    done = run(pool, "next", [disk.task("good")])
+    wait(lambda: done == [["good/0"]])
+    assert pool.drain(0.0) == [0, 1, 2, 3]
+
+
 def test_what_hangs_is_unanswered_and_the_rest_of_its_job_is_done(pool, disk):
     lots = [disk.task("good", 1), disk.task("dead", 2), disk.task("good", 3)], [disk.task("good", 4)]
     done = run(pool, "job", *lots)
