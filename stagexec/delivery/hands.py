@@ -184,6 +184,8 @@ class Hands:
         self._complaints: list[str] = []
         self._complained: set[str] = set()
         self._looked_s = time.monotonic()
+        self._quiet_s = 0.0
+        self._asleep = True
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
 
     def start(self) -> None:
@@ -196,7 +198,9 @@ class Hands:
             self._jobs[job.key] = job
             self._ready.append(job)
             self._more.notify()
-        self._wake.set()  # our own thread looks after it, and starts a hand where none is idle
+            needed = self._asleep or len(self._ready) > self._free()
+        if needed:  # to look after it, or to start a hand
+            self._wake.set()
 
     def drain(self, timeout_s: float) -> list[Any]:
         """Wait until nothing is open, at most so long; the keys of the jobs that still are, oldest first."""
@@ -224,7 +228,11 @@ class Hands:
 
     def _loop(self) -> None:
         while True:
-            self._wake.wait(TICK_S if self._jobs else None)
+            with self._lock:
+                # It stays up for a while after the last job: waking it costs the submitter more.
+                self._quiet_s = 0.0 if self._jobs else self._quiet_s + TICK_S
+                self._asleep = self._quiet_s > IDLE_S
+            self._wake.wait(None if self._asleep else TICK_S)
             self._wake.clear()
             try:
                 self._round()
@@ -252,8 +260,8 @@ class Hands:
             log.warning("stagexec: %s", text)
         started = all(self._start() for _ in range(wanted))
         with self._lock:
-            if self._may_help():  # what was computed may be over since they looked
-                self._more.notify_all()
+            if self._may_help(1) and any(job.todo for job in self._jobs.values()):
+                self._more.notify_all()  # what was computed may be over since they looked
             helpless = not started and not self._hands
         if helpless:
             for key in list(self._jobs):
@@ -459,7 +467,7 @@ class Hands:
                     elif tasks:
                         job.results, job.left = [None] * len(tasks), len(tasks)
                         job.todo.extend(enumerate(tasks))
-                        if self._may_help(1):
+                        if len(tasks) > 1 and self._may_help(1):
                             self._more.notify(len(tasks) - 1)
                             self._wake.set()
                         return
