@@ -22,9 +22,9 @@ def ask(
     wait_s: float | None = None,
     late: Callable[[T], None] = lambda _: None,
 ) -> T:
-    """What `work` gives on a thread of its own; `otherwise` where it gives nothing in time. Raises what it raises.
+    """What `work` gives on a thread of its own, or `otherwise` where it gives nothing in time.
 
-    `late` gets an answer that came when nobody waited for it any more.
+    Raises what `work` raises. `late` gets an answer that came when nobody waited for it any more.
     """
     global _hanging
     with _lock:

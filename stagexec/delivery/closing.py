@@ -117,11 +117,9 @@ class Closer:
 
     def _steps(self, run: Run, outputs: dict[str, Any], earlier: list[threading.Event]) -> Steps:
         """Check what `outputs` and the run's nodes promised, file it, and close the run."""
-        bad, _ = yield [
-            Task(partial(self._judge, run, outputs), lambda _: self._judged(run)),
-            Task(partial(settle, run), lambda _: None, folder="what encoders wrote"),
-        ]
+        (bad,) = yield [Task(partial(self._judge, run, outputs), lambda _: self._judged(run))]
         bad = bad or {}
+        yield [Task(partial(settle, run), lambda _: None, folder="what encoders wrote")]
         promised = yield from self._promised(run, outputs)
         if any(node_id not in run.executed_nodes for node_id, *_ in promised):
             # An earlier run may have made their files, and not know yet what of.

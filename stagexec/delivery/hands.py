@@ -17,7 +17,7 @@ import logging
 import os
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -157,6 +157,10 @@ class Hand:
             return f"its check was not done within {LIMIT_S + size:.0f} s"
         return None
 
+    def is_silent(self) -> bool:
+        """Has its task been silent for so long that it may hang?"""
+        return self.task is not None and self._silent_s >= SUSPECT_S
+
     def waits_for(self) -> str | None:
         """Of one that was given up: the folder whose disk does not answer; None where that is not why."""
         return self.task.folder if self.task is not None and not self.pulse.decoding else None
@@ -180,6 +184,8 @@ class Hands:
         self._complaints: list[str] = []
         self._complained: set[str] = set()
         self._looked_s = time.monotonic()
+        self._quiet_s = 0.0
+        self._asleep = True
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
 
     def start(self) -> None:
@@ -192,7 +198,9 @@ class Hands:
             self._jobs[job.key] = job
             self._ready.append(job)
             self._more.notify()
-        self._wake.set()  # our own thread looks after it, and starts a hand where none is idle
+            needed = self._asleep or len(self._ready) > self._free()
+        if needed:  # to look after it, or to start a hand
+            self._wake.set()
 
     def drain(self, timeout_s: float) -> list[Any]:
         """Wait until nothing is open, at most so long; the keys of the jobs that still are, oldest first."""
@@ -220,7 +228,11 @@ class Hands:
 
     def _loop(self) -> None:
         while True:
-            self._wake.wait(TICK_S if self._jobs else None)
+            with self._lock:
+                # It stays up for a while after the last job: waking it costs the submitter more.
+                self._quiet_s = 0.0 if self._jobs else self._quiet_s + TICK_S
+                self._asleep = self._quiet_s > IDLE_S
+            self._wake.wait(None if self._asleep else TICK_S)
             self._wake.clear()
             try:
                 self._round()
@@ -248,11 +260,12 @@ class Hands:
             log.warning("stagexec: %s", text)
         started = all(self._start() for _ in range(wanted))
         with self._lock:
-            if self._may_help():  # what was computed may be over since they looked
-                self._more.notify_all()
+            if self._may_help(1) and any(job.todo for job in self._jobs.values()):
+                self._more.notify_all()  # what was computed may be over since they looked
             helpless = not started and not self._hands
         if helpless:
-            self._close_without_hands()
+            for key in list(self._jobs):
+                self.stop(key, "no thread could be started to check it")
 
     def _wanted(self) -> int:
         """How many more hands there should be."""
@@ -260,14 +273,20 @@ class Hands:
         room = self._helpers() - self._at_work()
         if room > need:
             need += min(room - need, sum(len(job.todo) for job in self._jobs.values()))
-        return max(0, min(need - self._free(), MOST_HANDS - len(self._hands)))
+        return max(0, min(need - self._free(), self._room() - len(self._hands)))
+
+    def _room(self) -> int:
+        """How many hands there may be: those that seem to hang take no place from others, a few a folder."""
+        silent = Counter(one.task.folder for one in self._hands if one.task is not None and one.is_silent())
+        excused = sum(min(count, MOST_GIVEN_UP_IN_A_FOLDER) for count in silent.values())
+        return MOST_HANDS + min(excused, max(0, MOST_GIVEN_UP - len(self._given_up)))
 
     def _at_work(self) -> int:
-        return sum(one.job is not None for one in self._hands)
+        return sum(one.job is not None and not one.is_silent() for one in self._hands)
 
     def _free(self) -> int:
         """Hands that wait for a job, or have been started and will look for one."""
-        return len(self._hands) - self._at_work()
+        return sum(one.job is None for one in self._hands)
 
     def _start(self) -> bool:
         hand = Hand()
@@ -281,10 +300,6 @@ class Hands:
                 self._hands.discard(hand)
             return False
         return True
-
-    def _close_without_hands(self) -> None:
-        for key in list(self._jobs):
-            self.stop(key, "no thread could be started to check it")
 
     def _give_up(self, hand: Hand, reason: str) -> None:
         assert hand.job is not None
@@ -367,7 +382,7 @@ class Hands:
 
     def _pick(self, hand: Hand) -> Job | None:
         """A job with work: the hand's own, unless another has no hand and will not get one."""
-        full = len(self._hands) >= MOST_HANDS and self._free() == 0
+        full = len(self._hands) >= self._room() and self._free() == 0
         job, hand.job = hand.job, None
         if job is not None:
             job.hands -= 1
@@ -452,7 +467,7 @@ class Hands:
                     elif tasks:
                         job.results, job.left = [None] * len(tasks), len(tasks)
                         job.todo.extend(enumerate(tasks))
-                        if self._may_help(1):
+                        if len(tasks) > 1 and self._may_help(1):
                             self._more.notify(len(tasks) - 1)
                             self._wake.set()
                         return

@@ -14,7 +14,7 @@ from stagexec.delivery import asking, children, pending, pyav
 from stagexec.delivery.asking import ask
 from stagexec.record import paths
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture
