@@ -17,8 +17,8 @@ Made by `make packs`; do not edit. {day}, ComfyUI {version}, executors: {labels}
 Each pack is loaded alone and with all others, on stock ComfyUI and on ours. Both are shown the same prompts
 (`tests/packs/graphs/`), each at least twice, and these are compared: what failed to load and why, the classes
 and their inputs, history and jobs, every websocket message in order, every file byte for byte, how often and
-by whom each hook of a node class was called (`INPUT_TYPES` may be asked less often). The ledger must agree
-with itself.
+by whom each hook of a node class was called. `INPUT_TYPES` may be asked less often; that stagexec asks each
+class once itself, to know its stage, is not counted. The ledger must agree with itself.
 
 **{packs} packs, {alone} graphs played alone, {together} with all packs, {differences} differences.**
 """

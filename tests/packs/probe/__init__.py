@@ -26,6 +26,7 @@ MODERN_HOOKS = ("define_schema", "fingerprint_inputs", "validate_inputs", "execu
 
 SEAM = "/stagexec/host/wrap.py"
 """A function of the host's that has a seam has a frame of ours above it; packs' own functions have none."""
+STAGE = "/stagexec/host/node_stage.py"
 CALLERS = 2
 
 watched: dict[Any, tuple[str, int]] = {}
@@ -37,12 +38,23 @@ calls: Counter[tuple[str, str, str]] = Counter()
 def note(frame: Any, event: str, _: Any) -> None:
     """The profile function: counts a watched function that begins (and not one that is resumed)."""
     code = frame.f_code
-    if event == "call" and code in watched and frame.f_lasti <= watched[code][1]:
+    if (
+        event == "call"
+        and code in watched
+        and frame.f_lasti <= watched[code][1]
+        and not asks_for_stage(frame)
+    ):
         owner = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
         if not isinstance(owner, type):
             owner = type(owner)
         name = owner.__name__ if owner is not type(None) else code.co_qualname.split(".")[0]
         calls[name, watched[code][0], " < ".join(callers(frame))] += 1
+
+
+def asks_for_stage(frame: Any) -> bool:
+    """Is this the one call of INPUT_TYPES by which stagexec learns a class's stage?"""
+    caller = frame.f_back
+    return caller is not None and caller.f_code.co_filename.replace("\\", "/").endswith(STAGE)
 
 
 def callers(frame: Any) -> Iterator[str]:
