@@ -162,6 +162,13 @@ def fields_of(order: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def settled(ledger: Path) -> None:
+    """Wait as long as a host takes to load its nodes, but no longer than the recorder takes to begin."""
+    end = time.monotonic() + 2.0
+    while not list(ledger.glob("journal/*/*.life")) and time.monotonic() < end:
+        time.sleep(0.01)
+
+
 def serve(ledger: Path, output: Path, sheet: Path) -> None:
     """Accept what comes on the standard input."""
     pen = witness.Pen(sheet)
@@ -173,6 +180,7 @@ def serve(ledger: Path, output: Path, sheet: Path) -> None:
     threading.Thread(target=witness.watch_lateness, args=(pen,), daemon=True).start()
     worker = Worker(output, pen)
     threading.Thread(target=worker.loop, daemon=True).start()
+    settled(ledger)
     answer("ready")
     for text in sys.stdin:
         order = json.loads(text)

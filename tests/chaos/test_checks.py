@@ -26,7 +26,7 @@ Lines = list[dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Played:
-    """A host that ran a prompt, was in another and had a third one waiting when it was killed; nothing is lost."""
+    """A host that ran a prompt, was in a second and had a third waiting when it was killed."""
     works = (Work("deliver", 0.01, 0.0), Work("steps", 3.0, 0.05), Work("quick", 0.0, 0.1))
     scene = Scene(0, 0, works, "any", 0.9, "process")
     played = mini.play(scene, tmp_path_factory.mktemp("killed") / "host", shim.Unavailable("not wanted"))

@@ -33,21 +33,23 @@ INJURED = (
     "stop_kill",
 )
 
-LIFE = Life(
-    0,
-    (
-        "deed half_a_character", "deed close_ours", "deed close_files", "wire prompt_cut", "wire client_vanishes",
-        "disk full both", "stop",
-    ),
-    "holding", "kill -9 of group", 1.6,
-)  # fmt: skip
+HARM = (
+    "deed half_a_character",
+    "deed close_ours",
+    "deed close_files",
+    "wire prompt_cut",
+    "wire client_vanishes",
+    "disk full both",
+    "stop",
+)
+LIFE = Life(0, HARM, "holding", "kill -9 of group", 1.6)
 
 
 def lost(chaos: Chaos) -> Sequence[str]:
     return [f"{loss.kind}: {loss.what} ({loss.scene})" for loss in chaos.tally.losses]
 
 
-def test_hosts_in_miniature_lose_nothing_when_they_are_killed_or_their_disk_and_clocks_fail(
+def test_hosts_in_miniature_lose_nothing_when_killed_or_when_disk_and_clocks_fail(
     tmp_path: Path,
 ) -> None:
     chaos = Chaos(SEED, tmp_path, MINUTES, loud=True)
