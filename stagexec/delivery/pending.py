@@ -8,6 +8,7 @@ a note of ours names and whose own name carries our mark.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import platform
 import time
@@ -22,6 +23,8 @@ import msgspec
 from stagexec.delivery.asking import ask
 from stagexec.record import paths
 from stagexec.record.guard import guarded
+
+log = logging.getLogger("stagexec")
 
 MARK = "stagexec-part"
 """In the name of every temporary file of ours."""
@@ -78,13 +81,20 @@ def _write(path: Path, target: str | None) -> Path | None:
     return note
 
 
-def _written(path: Path, target: str | None) -> Path:
+def _written(path: Path, target: str | None) -> Path | None:
     folder = (paths.used_folder or paths.ledger_folder()) / "pending"
-    folder.mkdir(parents=True, exist_ok=True)
     note = folder / f"{uuid.uuid4().hex}.json"
     content = Note(str(path), target, os.getpid(), platform.node(), time.time_ns())
     _mine.add(note.name)
-    note.write_bytes(msgspec.json.encode(content))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        note.write_bytes(msgspec.json.encode(content))
+    except OSError as problem:  # no fault of ours: the ledger's disk is full, or cannot be written
+        log.warning("stagexec: no note can be made of a temporary file (%s).", problem.strerror)
+        with contextlib.suppress(OSError):
+            note.unlink(missing_ok=True)
+        _mine.discard(note.name)
+        return None
     return note
 
 
