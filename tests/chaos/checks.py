@@ -105,7 +105,8 @@ def inexact(run: Run) -> Iterator[str]:
 
 def _end(played: Played, closed_ns: int | None, run: Run) -> Iterator[str]:
     assert played.killed_ns is not None
-    ended = closed_ns is not None and closed_ns < played.killed_ns[0] - DONE_NS
+    ran_ns = min(played.killed_ns[0], played.awake_ns or played.killed_ns[0])
+    ended = closed_ns is not None and closed_ns < ran_ns - DONE_NS
     if ended and run.outcome in (None, "lost"):
         yield f"it had ended, and is told as {run.outcome} ({run.cause})"
     if run.outcome is None:

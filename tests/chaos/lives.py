@@ -182,6 +182,7 @@ def finish(life: Life, site: Site, source: random.Random) -> Played:
     account = witness.read(site.sheet)
     played.pid = pid
     played.events_ns = account.times(witness.EVENT)
+    played.awake_ns = account.awake_ns()
     played.late_ns = account.lateness_ns(max(played.events_ns, default=0))
     played.planned = life.end.startswith("signal") and life.end.partition(" ")[2] in PLANNED
     return played

@@ -186,6 +186,7 @@ class _Play:
         played.pid = host.process.pid
         played.posted = list(host.posted.values())
         played.events_ns = account.times(witness.EVENT)
+        played.awake_ns = account.awake_ns()
         played.late_ns = account.lateness_ns(max(played.events_ns, default=0))
         played.times = scene.injury in (None, "stop_kill")
 

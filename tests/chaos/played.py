@@ -43,6 +43,8 @@ class Played:
     """When segments of the host ended, by its own witness."""
     late_ns: int = 0
     """By how much the machine woke the host's threads late before its end."""
+    awake_ns: int | None = None
+    """When its threads ran last: one that is stopped, or whose interpreter is held, writes nothing more."""
     times: bool = True
     """Whether losses of events and time are to be measured: nothing else than a kill happened."""
     allowed: frozenset[str] = frozenset()

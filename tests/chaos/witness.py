@@ -43,6 +43,10 @@ class Account:
         """When records of a kind, and with a value, were written, ns."""
         return [at for one, at, held in self.records if one == kind and value in (None, held)]
 
+    def awake_ns(self) -> int | None:
+        """When the witness thread looked last."""
+        return max(self.times(ROUND), default=None)
+
     def lateness_ns(self, at: int, within_ns: int = 400_000_000) -> int:
         """By how much a thread that sleeps as the journal's does was woken late, shortly before `at`."""
         late = [value for one, then, value in self.records if one == DELAY and at - within_ns <= then <= at]
