@@ -181,6 +181,9 @@ EVENTS: dict[str, dict[str, str]] = {
     },
     "mark": {
         "name": "cancel_requested, blocked, model_load, tiled_retry, cache_defeated, attention, compiled, "
+        "worker_restarted (the thread that executes prompts died and another took its place: "
+        "{exception_type, at, message, restarts}), worker_died (likewise, and none did; in a run: it was "
+        "accepted after that), "
         "beside (another run was in execution at the same time, on another thread: device time, memory and "
         "NVML samples of each hold the other's share too), unrecorded_run (in older journals: a run of a "
         "pack's own beside this one, which was not recorded), dynamic_vram, oom_seen, warmup, "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable
@@ -15,8 +14,6 @@ from stagexec.delivery.verify import Verifier
 from stagexec.record import clock, live
 from stagexec.record.guard import guarded, note
 from stagexec.record.run import Run
-
-log = logging.getLogger("stagexec")
 
 
 class Closer:

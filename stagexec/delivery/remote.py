@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import re
 import urllib.parse
@@ -13,8 +12,7 @@ from typing import Any, NamedTuple
 
 from stagexec.delivery.errors import DeliveryFailed, cause_of
 from stagexec.delivery.pending import part_name
-
-log = logging.getLogger("stagexec")
+from stagexec.record.safe import log
 
 CHUNK = 1 << 20
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import Any
 
-from stagexec.record import children, live
+from stagexec.record import children, live, safe
 from stagexec.record.guard import guarded
 from stagexec.record.run import Run
 from stagexec.stages import CAUSES
@@ -76,12 +76,16 @@ def failed(
     node_class: str | None,
     visit: int | None,
     list_index: int | None = None,
+    cause: str | None = None,
 ) -> None:
-    """Keep the run's error: the first one is the cause of all the rest."""
+    """Keep the run's error: the first one is the cause of all the rest. `cause`: where the error says none.
+
+    Of an error whose own make forbids to look at it, what is known without looking is kept.
+    """
     if run.error is not None:
         return
     stage = run.failing_stage(error) or stage
-    cause = cause_of(api, error, stage)
+    cause = cause or safe.ask("node_exception", cause_of, api, error, stage)
     if cause == "interrupted_by_node":
         live.interrupted(run)
     if cause == "interrupted_by_node" and run.cancel_ns is not None:
@@ -97,6 +101,6 @@ def failed(
         "node_id": node_id,
         "node_class": node_class,
         "list_index": list_index,
-        "exception_type": f"{type(error).__module__}.{type(error).__qualname__}",
+        "exception_type": safe.full_kind_of(error),
         "message": live.message_of(error) or (child.text() if child is not None else None),
     }

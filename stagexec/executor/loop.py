@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import math
-import traceback
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from stagexec.executor import aio, failure, garbage, lane, wire
+from stagexec.executor import aio, failure, garbage, lane, turn, wire
 from stagexec.executor.duties import Duties
 from stagexec.executor.keyset import known_ids
-from stagexec.record import live
+from stagexec.record import live, safe, worker
 from stagexec.record.guard import guarded
 from stagexec.record.run import Run
 
@@ -34,16 +33,18 @@ class HostLoop:
         prompt_id = args[1] if len(args) > 1 else kwargs.get("prompt_id")
         run, direct = run_for(str(prompt_id))
         escaped = True
+        turn.begin(self, prompt_id)
         try:
             result = super().execute(*args, **kwargs)  # type: ignore[misc]
             escaped = False
             return result
-        except BaseException as error:
-            escaped_error(self.api, run, error)
-            raise
         finally:
+            if escaped:
+                escaped_error(self.api, run, sys.exc_info()[1])
+            else:
+                turn.returned()
             file_defeated(run, args[0] if args else kwargs.get("prompt"))
-            if direct or escaped:  # what escapes ends the host's worker: nobody files this run any more
+            if direct or (escaped and not worker.state.is_here()):  # else host/worker.py files it
                 finish_direct(self, run, filed=not escaped)
 
     async def execute_async(self, *args: Any, **kwargs: Any) -> Any:
@@ -80,6 +81,7 @@ class NativeLoop:
     status_messages: list[Any]
     history_result: dict[str, Any]
     handle_execution_error: Callable[..., Any]
+    add_message: Callable[..., Any]
 
     def execute(
         self,
@@ -95,6 +97,7 @@ class NativeLoop:
         collections = garbage.restraint()
         collections.begin()
         wire.told.clear()
+        turn.begin(self, prompt_id)
         try:
             with lane.executing(self):
                 asyncio.run(self.execute_async(prompt, prompt_id, extra_data, execute_outputs))
@@ -102,6 +105,7 @@ class NativeLoop:
             self._escaped(prompt, prompt_id, execute_outputs, run, error)
         finally:
             collections.end()
+            turn.returned()
             if direct:
                 finish_direct(self, run)
 
@@ -127,20 +131,58 @@ class NativeLoop:
     def _escaped(
         self, prompt: Any, prompt_id: str, outputs: Any, run: Run | None, error: BaseException
     ) -> None:
-        """An error outside every node: file it as the host files a node's, so that clients see an end."""
-        logging.error(f"!!! Exception outside of a node !!! {error!r}")
-        logging.error("".join(traceback.format_exception(error)))
+        """An error outside every node: file it as the host files a node's, so that clients see an end.
+
+        It is the last fence before the worker's end, so it cannot raise.
+        """
+        safe.host_log.error(f"!!! Exception outside of a node !!! {safe.repr_of(error)}")
+        safe.host_log.error(safe.traceback_of(error))
         escaped_error(self.api, run, error)
         self.success = False
-        node_id = place_of(error, prompt, outputs, run)
-        details = {
-            "node_id": node_id,
-            "exception_message": f"{error!r}\n",
-            "exception_type": self.api.execution.full_type_name(type(error)),
-            "traceback": traceback.format_tb(error.__traceback__),
-            "current_inputs": {},
-        }
-        self.handle_execution_error(prompt_id, prompt, [], set(), details, error)
+        details = error_details(self.api, error, safe.ask("", place_of, error, prompt, outputs, run))
+        self.server.last_node_id = None
+        safe.attempt(
+            "telling the client of an error",
+            self.handle_execution_error,
+            prompt_id,
+            prompt,
+            [],
+            set(),
+            details,
+            error,
+        )
+        if not told_of_error(self.status_messages):  # not even in the list for history
+            message = error_message(details, prompt_id, prompt)
+            safe.attempt(
+                "telling the client of an error", self.add_message, ERRORS[0], message, broadcast=False
+            )
+
+
+ERRORS = ("execution_error", "execution_interrupted")
+"""Messages that tell a client of a prompt's end by an error."""
+
+
+def told_of_error(messages: Any) -> bool:
+    """Is one of ERRORS among these `(event, data)`?"""
+    return safe.ask(False, lambda: any(name in ERRORS for name, *_ in messages))
+
+
+def error_details(api: Any, error: BaseException, node_id: str) -> dict[str, Any]:
+    """An error outside every node, as the host describes a node's."""
+    kind = safe.ask(safe.kind_of(error), api.execution.full_type_name, type(error))
+    return {
+        "node_id": node_id,
+        "exception_message": f"{safe.repr_of(error)}\n",
+        "exception_type": kind,
+        "traceback": safe.frames_of(error.__traceback__),
+        "current_inputs": {},
+    }
+
+
+def error_message(details: dict[str, Any], prompt_id: str, prompt: Any) -> dict[str, Any]:
+    """The data of `execution_error`, where the host itself does not make it."""
+    node_type = safe.ask(None, lambda: prompt[details["node_id"]]["class_type"])
+    return {"prompt_id": prompt_id, **details, "node_type": node_type, "executed": [], "current_outputs": []}
 
 
 class Prompt:
@@ -396,9 +438,9 @@ def staging_error(api: Any, run: Run | None, error: Any, exception: Any) -> None
 
 
 @guarded
-def escaped_error(api: Any, run: Run | None, error: BaseException) -> None:
+def escaped_error(api: Any, run: Run | None, error: BaseException | None, cause: str | None = None) -> None:
     """An error that no visit caught: where it was raised, if an async task said so, else what is open now."""
-    if run is None:
+    if run is None or error is None:
         return
     open_ = run.ledger.open
     node_id, node_class = run.node or (None, None)
@@ -406,7 +448,9 @@ def escaped_error(api: Any, run: Run | None, error: BaseException) -> None:
     if run.escaped_from is not None and run.escaped_from[0] == id(error):
         _, node_id, visit, stage = run.escaped_from
         node_class = run.class_of.get(node_id)
-    failure.failed(api, run, error, stage=stage, node_id=node_id, node_class=node_class, visit=visit)
+    failure.failed(
+        api, run, error, stage=stage, node_id=node_id, node_class=node_class, visit=visit, cause=cause
+    )
 
 
 def place_of(error: BaseException, prompt: dict[str, Any], outputs: Any, run: Run | None) -> str:

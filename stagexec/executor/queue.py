@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from stagexec.executor import until
+from stagexec.executor import turn, until
 from stagexec.executor.growth import is_output
 from stagexec.executor.loop import executed_fields
 from stagexec.record import live
@@ -42,6 +42,7 @@ class QueueView:
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
         """Hand the next prompt to the worker: its execution starts."""
+        turn.over()
         taken = super().get(*args, **kwargs)  # type: ignore[misc]
         if taken is not None:
             take(taken)

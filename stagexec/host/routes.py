@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import functools
-import logging
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from stagexec.record import live
+from stagexec.record import live, worker
 from stagexec.record.guard import guarded, note
 from stagexec.record.run import Run
-
-log = logging.getLogger("stagexec")
+from stagexec.record.safe import log
 
 TARGET = "server:PromptServer.add_routes"
 
@@ -36,7 +34,9 @@ def register(server: Any) -> None:
     global _feed
     from stagexec.web import setup
 
-    site, feed = setup.make(ledger, journal_path, note, functools.partial(log.warning, "stagexec: %s"))
+    warn = functools.partial(log.warning, "stagexec: %s")
+    site, feed = setup.make(ledger, journal_path, note, warn, worker.state.describe)
+    worker.state.listeners[:] = feed.worker_listeners
     for path, handler in site.routes():
         server.routes.get(path)(handler)
     feed.listeners += [functools.partial(tell_history, server), functools.partial(tell_clients, server)]

@@ -7,7 +7,6 @@ dropped, and the count is written (`lost_events`) when writing works again.
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import socket
 import threading
@@ -22,8 +21,7 @@ from stagexec.format import SPAN_COLUMNS, VISIT_COLUMNS
 from stagexec.record import clock, condition
 from stagexec.record.guard import note
 from stagexec.record.run import Run
-
-log = logging.getLogger("stagexec")
+from stagexec.record.safe import log
 
 TICK_S = 0.02
 """The writer looks for new events this often while a run is open: well below the 50 ms that may be lost."""

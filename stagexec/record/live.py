@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from stagexec.record import clock, guard, instruments, memory, paths, profile
+from stagexec.record import clock, guard, instruments, memory, paths, profile, safe, worker
 from stagexec.record.device import DeviceClock
 from stagexec.record.devices import clock_for
 from stagexec.record.guard import guarded
@@ -107,7 +107,7 @@ def sample_devices(period_s: float | None) -> None:
     if reason is None:
         sampler = made
     else:
-        guard.log.warning("stagexec: no NVML samples: %s.", reason)
+        safe.log.warning("stagexec: no NVML samples: %s.", reason)
     period_ns = None if reason else round(period_s * 1e9)
     facts = event("nvml_facts", source="process", period_ns=period_ns, reason=reason, devices=made.facts)
     journal.put_header(facts)
@@ -158,6 +158,9 @@ def accept(
             **{**UNDESCRIBED, **fields},
         )
         journal.put(accepted)
+    dead = worker.missing()
+    if dead is not None:
+        new.mark("worker_died", dead, source="queue")
     return new
 
 
@@ -299,6 +302,17 @@ def forget(prompt_ids_left: Iterable[str]) -> None:
 
 
 @guarded
+def lose_waiting(cause: str) -> None:
+    """Nothing will execute what waits: close every waiting run as lost."""
+    with _waiting_lock:
+        gone = [one for runs in _waiting.values() for one in runs]
+        _waiting.clear()
+    for one in gone:
+        one.started = True
+        close(one, "lost", cause, {"stage": "queue_wait"})
+
+
+@guarded
 def cancel_requested() -> None:
     """A person asked to interrupt what runs now. Called on the server's thread.
 
@@ -418,25 +432,15 @@ def current_for_thread() -> Run | None:
 
 def message_of(error: BaseException) -> str | None:
     """An exception's text, where text may be kept; it can hold prompts and file contents."""
-    return str(error) if record_text else None
+    return safe.text_of(error) if record_text else None
 
 
 def _file_fault(where: str, error: BaseException) -> None:
     """File a fault of ours: kind and place; its text, which can quote a prompt, where text is kept."""
     detail = {
         "where": where,
-        "type": type(error).__name__,
-        "at": _place_of(error),
-        "error": guard.told(error)[:300] if record_text else None,
+        "type": safe.kind_of(error),
+        "at": safe.place_of(error),
+        "error": safe.named(error)[:300] if record_text else None,
     }
     journal_event(here(), "mark", source="process", name="fault", detail=detail)
-
-
-def _place_of(error: BaseException) -> str | None:
-    """module:line of where an error was raised."""
-    trace = error.__traceback__
-    if trace is None:
-        return None
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    return f"{trace.tb_frame.f_globals.get('__name__')}:{trace.tb_lineno}"

@@ -57,7 +57,7 @@ def _table(*columns: str, right: tuple[str, ...] = ()) -> Table:
 def _outcome(row: dict[str, Any]) -> str:
     name = row["outcome"]
     if name is None:
-        return "[cyan]running[/]"
+        return "[cyan]waiting[/]" if list(row["stages"]) == ["queue_wait"] else "[cyan]running[/]"
     style = OUTCOME_STYLES.get(name, "red")
     cause = f" ({text(row['cause'])})" if row["cause"] else ""
     return f"[{style}]{text(name)}[/]{cause}"

@@ -33,13 +33,20 @@ class BadRequest(Exception):
 
 
 class Site:
-    """The answers to requests. `ledger` gives the folder; `metrics` counts, or says why it does not."""
+    """The answers to requests. `ledger` gives the folder; `metrics` counts, or says why it does not.
+
+    `worker` gives the state of the thread that executes prompts.
+    """
 
     def __init__(
-        self, ledger: Callable[[], pathlib.Path | None], metrics: prometheus.Metrics | prometheus.NoLibrary
+        self,
+        ledger: Callable[[], pathlib.Path | None],
+        metrics: prometheus.Metrics | prometheus.NoLibrary,
+        worker: Callable[[], dict[str, Any]] = dict,
     ) -> None:
         self.ledger = ledger
         self.metrics = metrics
+        self.worker = worker
 
     def routes(self) -> list[tuple[str, Callable[[Any], Awaitable[Any]]]]:
         """(path, handler) of each route."""
@@ -49,6 +56,7 @@ class Site:
             ("/stagexec/runs", self.runs),
             ("/stagexec/runs/{id}", self.run),
             ("/stagexec/failures", self.failures),
+            ("/stagexec/worker", self.worker_state),
             ("/stagexec/metrics", self.metrics_text),
         ]
 
@@ -71,6 +79,10 @@ class Site:
     async def failures(self, request: Any) -> Any:
         """Failure figures: ?by=, ?price=, ?since=."""
         return await self._json(request, self._failures)
+
+    async def worker_state(self, request: Any) -> Any:
+        """Whether the thread that executes prompts lives: {up, restarts, exception_type, at, …}."""
+        return await self._json(request, lambda _request: self.worker())
 
     async def metrics_text(self, request: Any) -> Any:
         """The exposition for Prometheus; a scraper is no browser, so it sends no origin."""

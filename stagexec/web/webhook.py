@@ -1,4 +1,4 @@
-"""Posts each closed run to an address, with patience, and never in a run's way."""
+"""Posts each closed run, and a worker's end, to an address, with patience, and never in a run's way."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ WAITING = 1000
 """So many runs wait for a slow receiver; what comes beyond is dropped and counted."""
 
 
+class WorkerEnd(dict[str, Any]):
+    """The state of the host's worker, in the place of a run's summary."""
+
+
 class Webhook(Outbox):
     """One address; `put(summary)` hands over a closed run as its row of `runs`, and never waits."""
 
@@ -33,8 +37,14 @@ class Webhook(Outbox):
         self._complain = complain
         super().__init__("stagexec-webhook", self._send_one, WAITING)
 
+    def put_worker(self, told: dict[str, Any]) -> None:
+        """Hand over the worker's state after one has died."""
+        self.put(WorkerEnd(told))
+
     def _send_one(self, summary: dict[str, Any]) -> None:
         body = msgspec.json.encode({"event": "stagexec.run", "run": summary})
+        if isinstance(summary, WorkerEnd):
+            body = msgspec.json.encode({"event": "stagexec.worker", "worker": dict(summary)})
         problem = self._post(body)
         for pause in self._pauses_s:
             if problem is None:
@@ -42,7 +52,8 @@ class Webhook(Outbox):
             time.sleep(pause)
             problem = self._post(body)
         if problem is not None:
-            self._complain(f"run {summary.get('run_id')} could not be posted to the webhook: {problem}")
+            what = "a worker's end" if isinstance(summary, WorkerEnd) else f"run {summary.get('run_id')}"
+            self._complain(f"{what} could not be posted to the webhook: {problem}")
 
     def _post(self, body: bytes) -> str | None:
         """What went wrong; None when it was taken."""
