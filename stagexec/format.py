@@ -7,6 +7,8 @@ clock (`_ns`), unless the field says wall.
 
 from __future__ import annotations
 
+import sys
+
 VERSION = 2
 
 HISTORY = {
@@ -280,4 +282,4 @@ def document() -> str:
 
 
 if __name__ == "__main__":
-    print(document(), end="")
+    sys.stdout.buffer.write(document().encode())

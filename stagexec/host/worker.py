@@ -8,11 +8,13 @@ error, an exit in a node. The queue then fills up for ever. We put our function 
 
 from __future__ import annotations
 
+import ast
 import functools
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from stagexec.executor import loop, turn
@@ -48,6 +50,14 @@ def make_supervised(api: Any, original: Any) -> Callable[..., Any]:
 
     supervisor.target = prompt_worker
     return prompt_worker
+
+
+def outlook(tree: Path) -> str:
+    """What `doctor` says of the seam: main.py does not run there, so nothing can be in place."""
+    found = ast.parse((tree / "main.py").read_text(encoding="utf-8")).body
+    if any(isinstance(one, ast.FunctionDef) and one.name == "prompt_worker" for one in found):
+        return "put in place when main.py starts its worker"
+    return "main.py has no such function: a worker that dies is not replaced"
 
 
 class Supervisor:
@@ -116,6 +126,7 @@ class Supervisor:
     def _end_prompts(self, queue: Any, server: Any, error: BaseException) -> None:
         """Give an end to what this thread was executing: in the ledger, in the queue, and for its client."""
         run, last = live.current_for_thread(), turn.over()
+        error = safe.behind_log(error)
         loop.escaped_error(self.api, run, error, "worker_escape")
         left = items_left(queue)
         for item_id, item in left:

@@ -18,6 +18,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+MOST_BEHIND = 10
+"""`logging` raises once for the message and once for its own report of that; a circle has no end."""
+
 
 def ask(default: T, function: Callable[..., T], *args: Any) -> T:
     """What `function` answers; `default` where it raises, whatever it raises.
@@ -109,6 +112,27 @@ def place_of(error: BaseException) -> str | None:
         trace = trace.tb_next
     module = ask("?", lambda: str(trace.tb_frame.f_globals.get("__name__")))
     return f"{module}:{trace.tb_lineno}"
+
+
+def behind_log(error: BaseException) -> BaseException:
+    """The error that was to be logged, where this one came out of `logging`; else this one.
+
+    In the host's own loop a node's error that no console can show arrives so.
+    """
+    for _ in range(MOST_BEHIND):
+        if error.__context__ is None or not passed_through(error.__traceback__, "logging"):
+            break
+        error = error.__context__
+    return error
+
+
+def passed_through(trace: TracebackType | None, module: str) -> bool:
+    """Has an error come out of this module?"""
+    while trace is not None:
+        if trace.tb_frame.f_globals.get("__name__") == module:
+            return True
+        trace = trace.tb_next
+    return False
 
 
 class Log:

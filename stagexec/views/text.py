@@ -37,9 +37,11 @@ OUTCOME_STYLES = {
 
 def console() -> Console:
     """A console on standard output. What its encoding lacks, as a Windows pipe's, becomes a question mark."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
-    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else PIPED_COLUMNS, highlight=False)
+    out = sys.stdout
+    if isinstance(out, io.TextIOWrapper):
+        out.reconfigure(errors="replace")
+    on_terminal = out is not None and out.isatty()  # a process may have been started without any
+    return Console(file=out, width=None if on_terminal else PIPED_COLUMNS, highlight=False, quiet=out is None)
 
 
 def text(value: Any) -> str:

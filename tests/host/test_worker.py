@@ -120,13 +120,18 @@ def test_a_deliver_node_whose_artifact_is_half_a_character_fails_alone(narrow: W
     assert_it_has_an_end(seen)
 
 
-@pytest.mark.parametrize("kind", ["half \ud800 a character", "no_text", "circle"])
+@pytest.mark.parametrize(
+    ("kind", "exception"),
+    [("half \ud800 a character", "ValueError"), ("no_text", "SystemExit"), ("circle", "ValueError")],
+)
 def test_the_hosts_own_loop_dies_of_such_an_error_and_another_worker_goes_on(
-    narrow_host: Witness, color: int, kind: str
+    narrow_host: Witness, color: int, kind: str, exception: str
 ) -> None:
     seen = narrow_host.run(fails(kind))
     assert seen.ledger["outcome"] == "failed"
     assert seen.place[:2] == ("2", "WpFails")
+    assert seen.ledger["error"]["exception_type"] == f"builtins.{exception}"
+    assert seen.of_type(ERROR)[0]["exception_type"] == exception
     assert_it_has_an_end(seen)
     assert_the_next_one_runs(narrow_host, color)
 

@@ -172,6 +172,28 @@ def test_frames_are_told_without_their_lines_where_a_loader_raises() -> None:
     assert safe.place_of(error) == "odd:2"
 
 
+def test_an_error_that_no_console_could_show_is_found_behind_the_one_that_logging_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stderr", stream)
+    logger = logging.Logger("narrow")
+    logger.addHandler(logging.StreamHandler(stream))
+
+    def host() -> None:
+        try:
+            raise ValueError("half \ud800")
+        except ValueError as error:
+            logger.error(f"!!! {error}")
+
+    with pytest.raises(UnicodeEncodeError) as found:
+        host()
+    assert repr(safe.behind_log(found.value)) == repr(ValueError("half \ud800"))
+    alone = raised(KeyError("x"))
+    alone.__context__ = ValueError("not of the log")
+    assert safe.behind_log(alone) is alone
+
+
 def test_a_class_of_odd_make_has_a_name() -> None:
     odd = type("Odd", (Exception,), {"__module__": None})("x")
     assert safe.kind_of(odd) == "Odd"
