@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from stagexec.executor import aio, failure, garbage, lane, turn, wire
+from stagexec.executor import aio, failure, garbage, lane, telling, turn, wire
 from stagexec.executor.duties import Duties
 from stagexec.executor.keyset import known_ids
 from stagexec.record import live, safe, worker
@@ -139,50 +139,17 @@ class NativeLoop:
         safe.host_log.error(safe.traceback_of(error))
         escaped_error(self.api, run, error)
         self.success = False
-        details = error_details(self.api, error, safe.ask("", place_of, error, prompt, outputs, run))
+        details = telling.error_details(self.api, error, safe.ask("", place_of, error, prompt, outputs, run))
         self.server.last_node_id = None
-        safe.attempt(
-            "telling the client of an error",
-            self.handle_execution_error,
-            prompt_id,
-            prompt,
-            [],
-            set(),
-            details,
-            error,
-        )
-        if not told_of_error(self.status_messages):  # not even in the list for history
-            message = error_message(details, prompt_id, prompt)
-            safe.attempt(
-                "telling the client of an error", self.add_message, ERRORS[0], message, broadcast=False
-            )
-
-
-ERRORS = ("execution_error", "execution_interrupted")
-"""Messages that tell a client of a prompt's end by an error."""
-
-
-def told_of_error(messages: Any) -> bool:
-    """Is one of ERRORS among these `(event, data)`?"""
-    return safe.ask(False, lambda: any(name in ERRORS for name, *_ in messages))
-
-
-def error_details(api: Any, error: BaseException, node_id: str) -> dict[str, Any]:
-    """An error outside every node, as the host describes a node's."""
-    kind = safe.ask(safe.kind_of(error), api.execution.full_type_name, type(error))
-    return {
-        "node_id": node_id,
-        "exception_message": f"{safe.repr_of(error)}\n",
-        "exception_type": kind,
-        "traceback": safe.frames_of(error.__traceback__),
-        "current_inputs": {},
-    }
-
-
-def error_message(details: dict[str, Any], prompt_id: str, prompt: Any) -> dict[str, Any]:
-    """The data of `execution_error`, where the host itself does not make it."""
-    node_type = safe.ask(None, lambda: prompt[details["node_id"]]["class_type"])
-    return {"prompt_id": prompt_id, **details, "node_type": node_type, "executed": [], "current_outputs": []}
+        what = "telling the client of an error"
+        before = telling.told_of_error(self.status_messages, prompt_id)
+        if before is not None:  # it stands in the history, and a wrapper has kept it from the client
+            telling.send(self.server, *before, getattr(self.server, "client_id", None))
+            return
+        safe.attempt(what, self.handle_execution_error, prompt_id, prompt, [], set(), details, error)
+        if telling.told_of_error(self.status_messages, prompt_id) is None:
+            message = telling.error_message(details, prompt_id, prompt)
+            safe.attempt(what, self.add_message, telling.ERRORS[0], message, broadcast=False)
 
 
 class Prompt:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stagexec.executor import loop, turn
+from stagexec.executor import loop, telling, turn
 from stagexec.executor.queue import QueueView
 from stagexec.host.wrap import Refusal
 from stagexec.record import live, safe, worker
@@ -133,7 +133,7 @@ class Supervisor:
             Leftover(self.api, queue, server, item_id, item).end(error, run, last)
         if not left and last is not None:  # filed, but its client may not have been told yet
             client_id = getattr(server, "client_id", None)
-            send(server, "executing", {"node": None, "prompt_id": last.prompt_id}, client_id)
+            telling.send(server, "executing", {"node": None, "prompt_id": last.prompt_id}, client_id)
         if run is not None and not run.executed:
             live.finish(run, loop.executed_fields(run, None, {}), {})
 
@@ -184,13 +184,16 @@ class Leftover:
         executor = last.executor() if last is not None and last.prompt_id == self.prompt_id else None
         history = getattr(executor, "history_result", None) or {} if last and last.returned else {}
         messages = [one for one in getattr(executor, "status_messages", ()) if self._is_of_it(one)]
-        if not loop.told_of_error(messages):
-            data = self._message(error, run)
-            messages.append((loop.ERRORS[0], data))
-            send(self.server, loop.ERRORS[0], data, client_id)
+        told = telling.told_of_error(messages, self.item[1])
+        if told is None:
+            told = telling.ERRORS[0], self._message(error, run)
+            messages.append(told)
+            telling.send(self.server, *told, client_id)
+        elif any(function == "handle_execution_error" for _, function in safe.way_of(error)):
+            telling.send(self.server, *told, client_id)  # a wrapper has kept it from the client
         self._file(history, messages)
         safe.attempt("the end of a prompt", setattr, self.server, "last_node_id", None)
-        send(self.server, "executing", {"node": None, "prompt_id": self.item[1]}, client_id)
+        telling.send(self.server, "executing", {"node": None, "prompt_id": self.item[1]}, client_id)
 
     def _is_of_it(self, message: Any) -> bool:
         return safe.ask(False, lambda: message[1]["prompt_id"] == self.item[1])
@@ -198,9 +201,9 @@ class Leftover:
     def _message(self, error: BaseException, run: Any) -> dict[str, Any]:
         prompt = self.item[2]
         node_id = safe.ask("", loop.place_of, error, prompt, self.item[4], run)
-        details = loop.error_details(self.api, error, node_id)
+        details = telling.error_details(self.api, error, node_id)
         return {
-            **loop.error_message(details, self.item[1], prompt),
+            **telling.error_message(details, self.item[1], prompt),
             "timestamp": time.time_ns() // 1_000_000,
         }
 
@@ -224,11 +227,3 @@ class Leftover:
 def without_secrets(item: Any) -> Any:
     """A queue item as the host puts it into the history: without its sixth element, which holds keys."""
     return item[:5] + item[6:]
-
-
-def send(server: Any, event: str, data: dict[str, Any], client_id: Any) -> None:
-    """A message to a client by the server's own `send_sync`; past a pack's wrapper where that one raises."""
-    if client_id is None or safe.attempt("a message", server.send_sync, event, data, client_id):
-        return
-    message = (event, data, client_id)
-    safe.attempt("a message", server.loop.call_soon_threadsafe, server.messages.put_nowait, message)

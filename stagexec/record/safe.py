@@ -120,19 +120,18 @@ def behind_log(error: BaseException) -> BaseException:
     In the host's own loop a node's error that no console can show arrives so.
     """
     for _ in range(MOST_BEHIND):
-        if error.__context__ is None or not passed_through(error.__traceback__, "logging"):
+        if error.__context__ is None or not any(module == "logging" for module, _ in way_of(error)):
             break
         error = error.__context__
     return error
 
 
-def passed_through(trace: TracebackType | None, module: str) -> bool:
-    """Has an error come out of this module?"""
+def way_of(error: BaseException) -> Iterator[tuple[Any, str]]:
+    """(module, function) of each frame that an error has come through, from the outside."""
+    trace = error.__traceback__
     while trace is not None:
-        if trace.tb_frame.f_globals.get("__name__") == module:
-            return True
+        yield trace.tb_frame.f_globals.get("__name__"), trace.tb_frame.f_code.co_name
         trace = trace.tb_next
-    return False
 
 
 class Log:

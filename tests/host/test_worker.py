@@ -187,6 +187,16 @@ def test_a_worker_that_dies_when_its_prompt_is_filed_changes_nothing_of_it(
     assert_the_next_one_runs(either, color)
 
 
+def test_an_error_that_a_wrapper_keeps_from_the_client_is_told_to_it_all_the_same(
+    either: Witness, color: int
+) -> None:
+    seen = either.run({**fails("plain"), "tell": graphs.node("PreviewAny", source="x")})
+    assert seen.ended == ("failed", "node_exception")
+    assert seen.of_type(ERROR)[0]["exception_message"] == "plain\n"
+    assert_it_has_an_end(seen)
+    assert_the_next_one_runs(either, color)
+
+
 def test_a_worker_that_dies_between_two_prompts_is_replaced(either: Witness, color: int) -> None:
     before = worker(either)["restarts"]
     assert either.run(with_node("cleanup", color)).ended == ("success", None)

@@ -206,3 +206,20 @@ def test_a_ledger_that_cannot_be_read_is_said_in_a_line_of_json(served: Served) 
     served.site.ledger = refuse
     status, _, body = served.get("/stagexec/runs")
     assert (status, json.loads(body)) == (503, {"error": "the ledger cannot be read: Permission denied"})
+
+
+def test_the_workers_state_is_told_to_this_origin_alone(ledger: Path) -> None:
+    state = {
+        "up": False,
+        "restarts": 3,
+        "exception_type": "builtins.OSError",
+        "at": "pack:7",
+        "message": None,
+    }
+    served = Served(Site(lambda: ledger, prometheus.NoLibrary("none"), lambda: state))
+    try:
+        status, _, body = served.get("/stagexec/worker")
+        assert (status, json.loads(body)) == (200, state)
+        assert served.get("/stagexec/worker", Origin="http://elsewhere")[0] == 403
+    finally:
+        served.stop()

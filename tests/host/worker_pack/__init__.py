@@ -46,7 +46,7 @@ def wrap(owner, name):
 
 @wrap(execution.PromptExecutor, "execute")
 def _execute(call, executor, prompt, prompt_id, *args, **kwargs):
-    armed.update(name for name in ("send", "cleanup", "for_ever") if name in prompt)
+    armed.update(name for name in ("send", "tell", "cleanup", "for_ever") if name in prompt)
     if "raise" in prompt:
         raise RuntimeError("a profiler cannot start")
     if "exit" in prompt:
@@ -87,6 +87,9 @@ def _send_sync(call, one, event, data, *args, **kwargs):
     if event == "executing" and data["node"] is None and "send" in armed:
         armed.discard("send")
         raise RuntimeError("the message cannot be sent on")
+    if event == "execution_error" and "tell" in armed:
+        armed.discard("tell")
+        raise RuntimeError("the error cannot be sent on")
     return call()
 
 
