@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 from typing import Any
 
 from stagexec.record import children, live, safe
@@ -16,16 +17,19 @@ CHILD_EXPLAINS = ("node_exception", "encode_failed")
 """Causes that an encoder process which failed in the same visit says more about."""
 
 MISSING = "stagexec_missing_class"
-"""Set on the host's own KeyError when it came from looking up a node's class."""
+"""Set on the host's own error when it came from looking up a node's class."""
 
 
 def class_of(api: Any, class_type: str) -> Any:
     """The class of a node, looked up late in the host's table. KeyError when there is none."""
+    found = False
     try:
-        return api.nodes.NODE_CLASS_MAPPINGS[class_type]
-    except KeyError as error:
-        setattr(error, MISSING, True)
-        raise
+        class_def = api.nodes.NODE_CLASS_MAPPINGS[class_type]
+        found = True
+        return class_def
+    finally:
+        if not found:
+            safe.ask(None, setattr, sys.exc_info()[1], MISSING, True)
 
 
 def cause_of(api: Any, error: BaseException, stage: str | None) -> str:
