@@ -7,13 +7,16 @@ clock (`_ns`), unless the field says wall.
 
 from __future__ import annotations
 
+import sys
+
 VERSION = 2
 
 HISTORY = {
     1: "the first format",
     2: "a file made again in mid-life repeats the events of its open runs; heartbeats carry wall time and "
-    "how long the machine slept; process_end says which signal it was, or that it was a restart; process_start "
-    "names the boot of the machine and the start of the process; run_closed may say why an outcome is unverified",
+    "how long the machine slept; process_end says which signal it was, or that it was a restart; "
+    "process_start names the boot of the machine and the start of the process; run_closed may say why an "
+    "outcome is unverified",
 }
 
 ENDS: dict[str, str] = {
@@ -215,6 +218,9 @@ EVENTS: dict[str, dict[str, str]] = {
     },
     "mark": {
         "name": "cancel_requested, blocked, model_load, tiled_retry, cache_defeated, attention, compiled, "
+        "worker_restarted (the thread that executes prompts died and another took its place: "
+        "{exception_type, at, message, restarts}), worker_died (likewise, and none did; in a run: it was "
+        "accepted after that), "
         "beside (another run was in execution at the same time, on another thread: device time, memory and "
         "NVML samples of each hold the other's share too), unrecorded_run (in older journals: a run of a "
         "pack's own beside this one, which was not recorded), dynamic_vram, oom_seen, warmup, "
@@ -315,4 +321,4 @@ def document() -> str:
 
 
 if __name__ == "__main__":
-    print(document(), end="")
+    sys.stdout.buffer.write(document().encode())

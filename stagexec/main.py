@@ -17,6 +17,7 @@ from stagexec.host.locate import HostNotFound, locate
 from stagexec.host.tables import TableError, load
 from stagexec.record import ends, live
 from stagexec.record.process import started_of
+from stagexec.record.safe import print_error
 from stagexec.stages import EXECUTORS, TIMING_MODES
 
 USAGE = 2
@@ -185,7 +186,7 @@ def format_version() -> int:
 
 def fail(code: int, text: str) -> int:
     """One line for the person, and the exit code."""
-    print(f"stagexec: {text}", file=sys.stderr, flush=True)
+    print_error(f"stagexec: {text}")
     return code
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import io
+import sys
+from typing import Any
 
 import click
 
@@ -26,6 +29,12 @@ VERBS = {
 
 class Verbs(click.Group):
     """A group that knows its verbs by name, so that `--help` imports none of them."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run, on a standard output that takes every character: what its encoding lacks becomes `?`."""
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")
+        return super().main(*args, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The verbs, in the order of the table."""

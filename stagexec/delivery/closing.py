@@ -7,7 +7,6 @@ unanswered is `unverified`, with the reason.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -23,8 +22,6 @@ from stagexec.delivery.verify import Check, Verifier, media_of
 from stagexec.record import clock, live
 from stagexec.record.guard import guarded, note
 from stagexec.record.run import Run
-
-log = logging.getLogger("stagexec")
 
 WAITING = "stagexec.waiting"
 """Seam of the segments in which a run waits for a thread of ours, and its files for nothing else."""

@@ -22,7 +22,8 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from stagexec.delivery import pulse
-from stagexec.record.guard import note, told
+from stagexec.record import safe
+from stagexec.record.guard import note
 
 log = logging.getLogger("stagexec")
 
@@ -431,7 +432,7 @@ class Hands:
             result = task.work()
         except Exception as error:  # noqa: BLE001 (the fence: a fault in one check costs that check only)
             note("Hands.work", error)
-            result = task.unanswered(f"the check itself failed: {told(error)}")
+            result = task.unanswered(f"the check itself failed: {safe.named(error)}")
         with self._lock:
             if hand.pulse.given_up:
                 raise pulse.GivenUp

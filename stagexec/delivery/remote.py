@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import logging
 import os
 import urllib.parse
 import uuid
@@ -17,8 +16,7 @@ from stagexec.addresses import shown as redacted
 from stagexec.delivery import addresses, numbers
 from stagexec.delivery.errors import DeliveryFailed, cause_of
 from stagexec.delivery.pending import MARK, part_name
-
-log = logging.getLogger("stagexec")
+from stagexec.record.safe import log
 
 CHUNK = 1 << 20
 

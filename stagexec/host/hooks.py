@@ -25,14 +25,23 @@ from stagexec.executor.progress import CoalescedProgress
 from stagexec.executor.schedule import Schedule
 from stagexec.executor.validation import make_validate_inputs
 from stagexec.host import api as host_api
-from stagexec.host import attention, conformance, devices, leftovers, node_pack, restart, routes, visits
+from stagexec.host import (
+    attention,
+    conformance,
+    devices,
+    leftovers,
+    node_pack,
+    restart,
+    routes,
+    visits,
+    worker,
+)
 from stagexec.host.seams import Factory, SeamRefused, Seams, on_instance
 from stagexec.host.tables import Tables
 from stagexec.host.wrap import executing_visit
 from stagexec.record import ends, live, paths, pauses, words
 from stagexec.record.guard import guarded
-
-log = logging.getLogger("stagexec")
+from stagexec.record.safe import log
 
 
 class Hooks:
@@ -56,6 +65,7 @@ class Hooks:
             "execution:execute": self._execute,
             "execution:get_output_data": self._watched_calls,
             routes.TARGET: self._add_routes,
+            worker.TARGET: self._worker,
             "execution:validate_prompt": self._validate,
             **attention.places(),
             **devices.offload_places(timing),
@@ -202,9 +212,13 @@ class Hooks:
 
         return add_routes
 
+    def _worker(self, _module: ModuleType, original: Any) -> Any:
+        return original if self.api is None else worker.make_supervised(self.api, original)
+
     @guarded
     def _install_late(self) -> None:
         self.seams.install_late()
+        self.seams.install_in("__main__")  # the host's main.py by now, which is about to start its worker
 
     _filed: Any = None
 

@@ -6,7 +6,6 @@ ComfyUI, link or copy the folder `stagexec/host/pack` into `custom_nodes`.
 
 from __future__ import annotations
 
-import logging
 import sys
 from types import ModuleType
 from typing import Any
@@ -15,8 +14,7 @@ from stagexec.delivery import ffmpeg, nodes
 from stagexec.host import leftovers
 from stagexec.record import live, paths
 from stagexec.record.guard import guarded
-
-log = logging.getLogger("stagexec")
+from stagexec.record.safe import log
 
 CATEGORY = "stagexec"
 MODULE = "custom_nodes.stagexec"

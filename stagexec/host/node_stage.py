@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stagexec.host.tables import NodeRow
+from stagexec.record import safe
 from stagexec.record.guard import guarded
 
 Stage = tuple[str, str | None]
@@ -104,7 +105,8 @@ def shape_of(class_name: str, class_def: Any) -> Shape | None:
     """The shape of a V1 or V3 node class, from INPUT_TYPES() (called once) and RETURN_TYPES."""
     inputs: dict[str, str] = {}
     choices: dict[str, frozenset[str]] = {}
-    groups = _input_types(class_def) or {}
+    # A question of our own, beside the host's: the node's own fault is the host's to report, if it matters.
+    groups = safe.ask(None, _input_types, class_def) or {}
     for group in ("required", "optional"):
         for name, spec in dict(groups.get(group) or {}).items():
             inputs[name] = _type_name(spec[0] if isinstance(spec, (tuple, list)) and spec else spec)
@@ -135,10 +137,7 @@ def _choices(spec: Any) -> frozenset[str]:
 
 
 def _input_types(class_def: Any) -> Any:
-    try:
-        return class_def.INPUT_TYPES()
-    except Exception:  # noqa: BLE001 (the node's own fault, not ours; the host reports it if it matters)
-        return None
+    return class_def.INPUT_TYPES()
 
 
 def _type_name(kind: Any) -> str:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import functools
-import logging
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from stagexec.record import live
+from stagexec.record import live, worker
 from stagexec.record.guard import guarded, note
 from stagexec.record.run import Run
-
-log = logging.getLogger("stagexec")
+from stagexec.record.safe import log
 
 TARGET = "server:PromptServer.add_routes"
 
@@ -38,7 +36,8 @@ def register(server: Any) -> None:
     from stagexec.web import setup
 
     warn = functools.partial(log.warning, "stagexec: %s")
-    site, feed = setup.make(ledger, journal_path, note, warn, told_to_listen)
+    site, feed = setup.make(ledger, journal_path, note, warn, told_to_listen, worker.state.describe)
+    worker.state.listeners[:] = feed.worker_listeners
     for path, handler in site.routes():
         server.routes.get(path)(handler)
     feed.listeners += [functools.partial(tell_history, server), functools.partial(tell_clients, server)]

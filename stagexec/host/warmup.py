@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import logging
 import ssl
 import sys
 import threading
@@ -13,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stagexec.executor.queue import WARMUP
-
-log = logging.getLogger("stagexec")
+from stagexec.record.safe import log
 
 WAIT_SECONDS = 900.0
 POLL_SECONDS = 0.25

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import atexit
 import errno
-import logging
 import os
 import threading
 import time
@@ -30,8 +29,7 @@ from stagexec.record.journal_file import JournalFile
 from stagexec.record.plain import plain
 from stagexec.record.process import Watcher
 from stagexec.record.run import Run
-
-log = logging.getLogger("stagexec")
+from stagexec.record.safe import log
 
 TICK_S = 0.02
 """The writer looks for new events this often while a run is open: well below the 50 ms that may be lost."""

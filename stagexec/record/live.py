@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stagexec import addresses
-from stagexec.record import clock, guard, instruments, memory, paths, profile, words
+from stagexec.record import clock, guard, instruments, memory, paths, profile, safe, words, worker
 from stagexec.record.device import DeviceClock
 from stagexec.record.devices import clock_for
 from stagexec.record.guard import guarded
@@ -111,7 +111,7 @@ def sample_devices(period_s: float | None) -> None:
     if reason is None:
         sampler = made
     else:
-        guard.log.warning("stagexec: no NVML samples: %s.", reason)
+        safe.log.warning("stagexec: no NVML samples: %s.", reason)
     period_ns = None if reason else round(period_s * 1e9)
     facts = event("nvml_facts", source="process", period_ns=period_ns, reason=reason, devices=made.facts)
     journal.put_header(facts)
@@ -155,6 +155,9 @@ def accept(
     if journal is not None:
         journal.open_run(new)
     describe(new, fields, condition_id, direct)
+    dead = worker.missing()
+    if dead is not None:
+        new.mark("worker_died", dead, source="queue")
     return new
 
 
@@ -170,8 +173,8 @@ def describe(new: Run, fields: dict[str, Any], condition_id: str | None, direct:
             new,
             source="loop" if direct else "queue",
             ts_mono_ns=new.accepted_ns,
-            ts_wall=time.time_ns()
-            - (clock.now_ns() - new.accepted_ns),  # not by the anchor: a machine may sleep
+            # Not by the process's anchor: the machine may have slept since.
+            ts_wall=time.time_ns() - (clock.now_ns() - new.accepted_ns),
             stage_id="queue_wait",
             prompt_id=new.prompt_id,
             direct=direct,
@@ -331,6 +334,14 @@ def forget(left: Iterable[tuple[str, Any]]) -> None:
         one.cancel_ns = clock.now_ns()
         one.started = True
         close(one, "cancelled", "user_cancel", {"stage": "queue_wait"})
+
+
+@guarded
+def lose_waiting(cause: str) -> None:
+    """Nothing will execute what waits: close every waiting run as lost."""
+    for one in waiting.take_all():
+        one.started = True
+        close(one, "lost", cause, {"stage": "queue_wait"})
 
 
 @guarded
@@ -495,25 +506,15 @@ def current_for_thread() -> Run | None:
 
 def message_of(error: BaseException) -> str | None:
     """An exception's text, where text may be kept; it can hold prompts and file contents."""
-    return addresses.shown(str(error)) if record_text else None
+    return addresses.shown(safe.text_of(error)) if record_text else None
 
 
 def _file_fault(where: str, error: BaseException) -> None:
     """File a fault of ours: kind and place; its text, which can quote a prompt, where text is kept."""
     detail = {
         "where": where,
-        "type": words.short_name(type(error)),
-        "at": _place_of(error),
-        "error": guard.told(error)[:300] if record_text else None,
+        "type": safe.ask(safe.kind_of(error), words.short_name, type(error)),
+        "at": safe.place_of(error),
+        "error": addresses.shown(safe.named(error))[:300] if record_text else None,
     }
     journal_event(here(), "mark", source="process", name="fault", detail=detail)
-
-
-def _place_of(error: BaseException) -> str | None:
-    """module:line of where an error was raised."""
-    trace = error.__traceback__
-    if trace is None:
-        return None
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    return f"{trace.tb_frame.f_globals.get('__name__')}:{trace.tb_lineno}"

@@ -5,6 +5,8 @@ Needs prometheus-client: pip install 'stagexec[metrics]'.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 from stagexec.answers.failures import counts_as_failure
@@ -67,7 +69,21 @@ class Metrics:
             kind: counter(f"stagexec_{kind}_dropped", f"Runs that could not be told by {kind}.", **kept)
             for kind in ("webhook", "otlp")
         }
+        self._worker_up = client.Gauge(
+            "stagexec_worker_up",
+            "1 while the thread that executes prompts lives, 0 when it is dead; NaN where it is not watched.",
+            **kept,
+        )
+        self._worker_restarts = counter(
+            "stagexec_worker_restarts", "Workers started in a dead one's place.", **kept
+        )
+        self._worker: Callable[[], dict[str, Any]] = dict
+        self._restarts = 0
         self._classes: set[str] = set()
+
+    def watch_worker(self, worker: Callable[[], dict[str, Any]]) -> None:
+        """`worker` gives {up, restarts}, which every scrape then asks for."""
+        self._worker = worker
 
     def observe(self, row: dict[str, Any]) -> None:
         """Count one closed run; `row` has table.COLUMNS."""
@@ -101,5 +117,10 @@ class Metrics:
 
     def text(self) -> bytes:
         """The exposition, as a scrape wants it."""
+        told = self._worker()
+        up, restarts = told.get("up"), told.get("restarts", 0)
+        self._worker_up.set(math.nan if up is None else float(up))
+        self._worker_restarts.inc(restarts - self._restarts)
+        self._restarts = restarts
         written: bytes = self._text(self.registry)
         return written

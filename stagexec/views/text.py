@@ -37,9 +37,11 @@ OUTCOME_STYLES = {
 
 def console() -> Console:
     """A console on standard output. What its encoding lacks, as a Windows pipe's, becomes a question mark."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
-    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else PIPED_COLUMNS, highlight=False)
+    out = sys.stdout
+    if isinstance(out, io.TextIOWrapper):
+        out.reconfigure(errors="replace")
+    on_terminal = out is not None and out.isatty()  # a process may have been started without any
+    return Console(file=out, width=None if on_terminal else PIPED_COLUMNS, highlight=False, quiet=out is None)
 
 
 def text(value: Any) -> str:
@@ -57,7 +59,7 @@ def _table(*columns: str, right: tuple[str, ...] = ()) -> Table:
 def _outcome(row: dict[str, Any]) -> str:
     name = row["outcome"]
     if name is None:
-        return "[cyan]running[/]"
+        return "[cyan]waiting[/]" if list(row["stages"]) == ["queue_wait"] else "[cyan]running[/]"
     style = OUTCOME_STYLES.get(name, "red")
     cause = f" ({text(row['cause'])})" if row["cause"] else ""
     return f"[{style}]{text(name)}[/]{cause}"

@@ -68,6 +68,8 @@ class Feed:
         self, path: Callable[[], pathlib.Path | None], complain: Callable[[str, Exception], None]
     ) -> None:
         self.listeners: list[Listener] = []
+        self.worker_listeners: list[Callable[[dict[str, Any]], None]] = []
+        """Told, on the thread that dies, when the one that executes prompts was replaced or is dead."""
         self.recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
         """Summaries of the newest runs of this process, oldest first."""
         self.earlier: Earlier | None = None
@@ -107,6 +109,9 @@ class Feed:
             found = self._tail.poll()
         except OSError:
             return False  # not there yet, or gone: looked for again
+        except Exception as error:  # noqa: BLE001 (the fence of this thread: one bad line must not silence it)
+            self._complain("Feed.poll", error)
+            return False
         for closed in found:
             self._seen.add(closed.row["run_id"])
             self.recent.append(summary_of(closed.row))

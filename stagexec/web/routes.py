@@ -41,7 +41,8 @@ class BadRequest(Exception):
 class Site:
     """The answers to requests. `ledger` gives the folder; `metrics` counts, or says why it does not.
 
-    `told` gives the names and addresses that the host was told to listen at; `complain` takes our faults.
+    `told` gives the names and addresses that the host was told to listen at; `complain` takes our faults;
+    `worker` gives the state of the thread that executes prompts.
     """
 
     def __init__(
@@ -50,11 +51,13 @@ class Site:
         metrics: prometheus.Metrics | prometheus.NoLibrary,
         told: Callable[[], Iterable[str]] = tuple,
         complain: Callable[[str, Exception], None] = lambda where, error: None,
+        worker: Callable[[], dict[str, Any]] = dict,
     ) -> None:
         self.ledger = ledger
         self.metrics = metrics
         self.told = told
         self.complain = complain
+        self.worker = worker
 
     def routes(self) -> list[tuple[str, Callable[[Any], Awaitable[Any]]]]:
         """(path, handler) of each route."""
@@ -64,6 +67,7 @@ class Site:
             ("/stagexec/runs", self.runs),
             ("/stagexec/runs/{id}", self.run),
             ("/stagexec/failures", self.failures),
+            ("/stagexec/worker", self.worker_state),
             ("/stagexec/metrics", self.metrics_text),
         ]
         return [(path, self._fenced(handler)) for path, handler in found]
@@ -105,6 +109,10 @@ class Site:
     async def failures(self, request: Any) -> Any:
         """Failure figures: ?by=, ?price=, ?since=."""
         return await self._json(request, self._failures)
+
+    async def worker_state(self, request: Any) -> Any:
+        """Whether the thread that executes prompts lives: {up, restarts, exception_type, at, …}."""
+        return await self._json(request, lambda _request: self.worker())
 
     async def metrics_text(self, request: Any) -> Any:
         """The exposition for Prometheus; a scraper is no browser, so it sends no origin."""

@@ -1,4 +1,4 @@
-"""Posts each closed run to an address, with patience, and never in a run's way."""
+"""Posts each closed run, and a worker's end, to an address, with patience, and never in a run's way."""
 
 from __future__ import annotations
 
@@ -33,6 +33,10 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """Follow none: it is then an HTTPError."""
 
 
+class WorkerEnd(dict[str, Any]):
+    """The state of the host's worker, in the place of a run's summary."""
+
+
 class Webhook(Outbox):
     """One address; `put(summary)` hands over a closed run as its row of `runs`, and never waits.
 
@@ -54,15 +58,22 @@ class Webhook(Outbox):
         target = f"the webhook at {addresses.origin(plain)}"
         super().__init__("stagexec-webhook", target, self._send_one, WAITING, complain)
 
+    def put_worker(self, told: dict[str, Any]) -> None:
+        """Hand over the worker's state after one has died."""
+        self.put(WorkerEnd(told))
+
     def _send_one(self, summary: dict[str, Any]) -> str | None:
         body = msgspec.json.encode({"event": "stagexec.run", "run": summary})
+        if isinstance(summary, WorkerEnd):
+            body = msgspec.json.encode({"event": "stagexec.worker", "worker": dict(summary)})
         problem, again = self._post(body)
         for pause in self._pauses_s:
             if problem is None or not again:
                 break
             time.sleep(pause)
             problem, again = self._post(body)
-        return problem if problem is None else f"{problem} (run {summary.get('run_id')})"
+        what = "a worker's end" if isinstance(summary, WorkerEnd) else f"run {summary.get('run_id')}"
+        return problem if problem is None else f"{problem} ({what})"
 
     def _post(self, body: bytes) -> tuple[str | None, bool]:
         """(what went wrong, None when it was taken; whether another attempt may go better)."""

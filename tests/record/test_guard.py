@@ -47,6 +47,7 @@ ELSEWHERE = {
     "stagexec.host.restart._can_start": "an exec ends the process; test_restart has its fault",
     "stagexec.host.restart._follows_us": "likewise",
     "stagexec.host.restart.ours_started": "likewise",
+    "stagexec.record.live.lose_waiting": "when the worker is dead; host_unit/test_worker has its fault",
     "stagexec.host.hooks.Hooks._install_late": "called when the host makes its routes, before any run",
 }
 """Those among them that the tour does not reach, and why that is enough."""

@@ -288,3 +288,55 @@ def test_an_address_that_is_none_is_warned_of_and_starts_nothing(monkeypatch: py
     said: list[str] = []
     assert setup.outside(said.append) == []
     assert "STAGEXEC_WEBHOOK" in said[0]
+
+
+def test_a_workers_end_is_posted_as_an_event_of_its_own(
+    receiver: tuple[str, type[Receiver]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, handler = receiver
+    monkeypatch.setenv("STAGEXEC_WEBHOOK", url)
+    _, feed = setup.make(lambda: None, lambda: None, lambda _where, _error: None, lambda _text: None)
+    (tell,) = feed.worker_listeners
+    tell({"up": False, "restarts": 3, "exception_type": "builtins.OSError"})
+    until(lambda: bool(handler.got))
+    told = {"up": False, "restarts": 3, "exception_type": "builtins.OSError"}
+    assert handler.got == [{"event": "stagexec.worker", "worker": told}]
+
+
+def test_the_metrics_say_whether_the_worker_is_up_and_how_often_it_was_restarted() -> None:
+    state: dict[str, Any] = {"up": None, "restarts": 0}
+    site, _ = setup.make(
+        lambda: None, lambda: None, lambda _w, _e: None, lambda _t: None, lambda: dict(state)
+    )
+    metrics: Any = site.metrics
+
+    def lines() -> list[str]:
+        found = metrics.text().decode().splitlines()
+        return [one for one in found if one.startswith("stagexec_worker") and "_created" not in one]
+
+    assert lines() == ["stagexec_worker_up NaN", "stagexec_worker_restarts_total 0.0"]
+    state.update(up=True, restarts=2)
+    assert lines() == ["stagexec_worker_up 1.0", "stagexec_worker_restarts_total 2.0"]
+    state.update(up=False)
+    assert lines() == ["stagexec_worker_up 0.0", "stagexec_worker_restarts_total 2.0"]
+
+
+def test_a_journal_that_cannot_be_read_is_told_and_the_feed_goes_on(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    run = tiny_run(journal, "aaaa")
+    path = journal.write(tmp_path)
+    faults: list[str] = []
+    got: list[Any] = []
+    broken = [True]
+
+    def where() -> Path:
+        if broken.pop() if broken else False:
+            raise ValueError("a bad line")
+        return path
+
+    feed = Feed(where, lambda _where, error: faults.append(str(error)))
+    feed.listeners.append(got.append)
+    feed.start()
+    feed.closed(run.run_id)
+    until(lambda: bool(got))
+    assert faults == ["a bad line"]

@@ -385,3 +385,20 @@ def test_a_bad_line_and_a_bad_index_leave_the_routes_answering(
         ]
         assert [status for status, _, _ in answers] == [200, 200, 200]
         assert {"aaaa", "bbbb", "cccc", "dddd"} == {one["run_id"][:4] for one in json.loads(answers[0][2])}
+
+
+def test_the_workers_state_is_told_to_this_origin_alone(ledger: Path) -> None:
+    state = {
+        "up": False,
+        "restarts": 3,
+        "exception_type": "builtins.OSError",
+        "at": "pack:7",
+        "message": None,
+    }
+    served = Served(Site(lambda: ledger, prometheus.NoLibrary("none"), worker=lambda: state))
+    try:
+        status, _, body = served.get("/stagexec/worker")
+        assert (status, json.loads(body)) == (200, state)
+        assert served.get("/stagexec/worker", Origin="http://elsewhere")[0] == 403
+    finally:
+        served.stop()
