@@ -45,6 +45,7 @@ class Watcher:
     def __init__(self, life: Path) -> None:
         self.life = life
         self._pipe: int | None = None
+        self._identity: tuple[int, int] | None = None
         self._told = IDLE
         self._seen: mmap.mmap | None = None
 
@@ -78,7 +79,7 @@ class Watcher:
         finally:
             for one in theirs:
                 os.close(one)
-        self._pipe = ours
+        self._pipe, self._identity = ours, _identity(ours)
         return None
 
     def show(self, what: bytes) -> None:
@@ -95,10 +96,18 @@ class Watcher:
         if self._pipe is None or word == self._told:
             return
         try:
+            if _identity(self._pipe) != self._identity:  # a node closed it; its own file has the number
+                self._pipe = None
+                return
             os.write(self._pipe, word)
             self._told = word
         except OSError:  # the watcher is gone, or somebody closed the pipe: then there is none
             self._pipe = None
+
+
+def _identity(file: int) -> tuple[int, int]:
+    found = os.fstat(file)
+    return found.st_dev, found.st_ino
 
 
 def _shared() -> int | None:

@@ -211,3 +211,19 @@ def test_a_watcher_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytes
     watcher = process.Watcher(tmp_path / "x.life")
     assert "no-python" in (watcher.start() or "")
     watcher.tell(True)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="this system has no watcher")
+def test_what_a_node_opens_under_the_number_of_our_pipe_is_never_written_to(tmp_path: Path) -> None:
+    watcher = process.Watcher(tmp_path / "x.life")
+    assert watcher.start() is None
+    number = watcher._pipe
+    assert number is not None
+    os.close(number)
+    user = os.open(tmp_path / "user.txt", os.O_WRONLY | os.O_CREAT)
+    os.dup2(user, number)
+    for busy in (True, False, True):
+        watcher.tell(busy)
+    os.close(user)
+    os.close(number)
+    assert (tmp_path / "user.txt").read_bytes() == b""
