@@ -30,7 +30,10 @@ class MerkleKeySet:
         """Make the keys of these nodes; their change fingerprints are asked for as the host asks."""
         wanted = [one for one in node_ids if one not in self.keys and self.dynprompt.has_node(one)]
         prompt_keys = self._prompt_keys()
-        await prompt_keys.get_node_signature(wanted)
+        prompt_keys.begin()
+        for node_id in wanted:
+            await prompt_keys.get_node_signature(node_id)
+        prompt_keys.keys.make(wanted)
         for node_id in wanted:
             self.keys[node_id] = prompt_keys.keys.key(node_id)
             self.subcache_keys[node_id] = (node_id, self.dynprompt.get_node(node_id)["class_type"])
@@ -83,15 +86,17 @@ class PromptKeys:
         self._asked: set[str] = set()
         self._links: dict[str, list[str]] = {}
 
-    # Packs see who asks for IS_CHANGED: these two have the names of the host's functions that do.
-
-    async def get_node_signature(self, node_ids: list[str]) -> None:
-        """Make the digests of these nodes."""
+    def begin(self) -> None:
+        """Digests are about to be made."""
         if any(map(self.dynprompt.has_node, self.keys.missing)):
             self._start_anew()
-        for node_id in fingerprinted(node_ids, self._sources, self._asked):
-            await self.get_immediate_node_signature(node_id)
-        self.keys.make(node_ids)
+
+    # Packs see who asks for IS_CHANGED: these two have the names of the host's functions that do.
+
+    async def get_node_signature(self, node_id: str) -> None:
+        """Ask a node and its ancestors for what their digests are made from."""
+        for ancestor_id in fingerprinted([node_id], self._sources, self._asked):
+            await self.get_immediate_node_signature(ancestor_id)
 
     def _start_anew(self) -> None:
         """An expansion has brought a node that was linked to before it was there."""

@@ -108,6 +108,7 @@ class Prompt(Steps):
         )
         self.known_outputs = known_ids(executor.caches.outputs)
         for node_id in list(self.execute_outputs):
+            self.node_id = node_id
             yield Step(self.nodes.add_node, node_id)
         if self.run is not None:
             self.run.ledger.switch("executor_overhead")

@@ -79,9 +79,14 @@ class Counts(Noting):
 
 
 class Links(Noting):
-    """The host's `blocking`: by node, those that wait for it."""
+    """The host's `blocking`: by node, those that wait for it. Notes each node that goes, too."""
 
-    __slots__ = ()
+    __slots__ = ("gone",)
+    gone: Notes
+
+    def __delitem__(self, source: str) -> None:
+        super().__delitem__(source)
+        self.gone.append(source)
 
     def __setitem__(self, source: str, targets: Any) -> None:
         waiting = Waiting(self.noted)
@@ -163,10 +168,11 @@ class Schedule:
         self._types: dict[str, Any] = {}
         self._info: dict[tuple[str, str], Any] = {}
         self._handed: str | None = None
-        self._added, self._freed, self._linked = Notes(), Notes(), Notes()
+        self._added, self._freed, self._linked, self._gone = Notes(), Notes(), Notes(), Notes()
         self.pendingNodes = Pending(self._added)
         self.blockCount = Counts(self._freed)
-        self.blocking = Links(self._linked)
+        self.blocking = links = Links(self._linked)
+        links.gone = self._gone
 
     def get_input_info(self, unique_id: str, input_name: str) -> Any:
         """(type, category, options) of an input; a class is asked for its inputs once a prompt.
@@ -268,8 +274,7 @@ class Schedule:
             self._take_noted()
         except Exception:  # noqa: BLE001 (an unknown class or node, a pack's own types)
             self._added.by_hand = True
-            return False
-        return True
+        return not self._added.by_hand
 
     def _take_noted(self) -> None:
         for node_id in self._added:
@@ -281,13 +286,19 @@ class Schedule:
         for source, target in self._linked:
             if target in self.blocking.get(source, ()):
                 self._take_link(source, target)
+        for node_id in self._gone:
+            sources = self._waits_for.get(node_id, ())
+            if node_id not in self.blocking and any(node_id in self.blocking.get(one, ()) for one in sources):
+                self._added.by_hand = True  # somebody waits who is not there: the host stumbles over it
         for node_id in self._freed:
             if node_id in self._number and self.blockCount.get(node_id) == 0 and node_id in self.pendingNodes:
                 heapq.heappush(self._heap, (self._rank(node_id), self._number[node_id], node_id))
-        for noted in (self._added, self._linked, self._freed):
+        for noted in (self._added, self._linked, self._gone, self._freed):
             noted.clear()
 
     def _take_link(self, source: str, target: str) -> None:
+        if target not in self.blocking:
+            self._added.by_hand = True
         self._waits_for.setdefault(target, []).append(source)
         moved = []
         if self._is_output(target) and source not in self._feeds_output:
