@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import itertools
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from stagexec import files
 from stagexec.bench.lines import line_of
 from stagexec.bench.units import STATES, UNTIL
 from stagexec.resources import bench_folder
 from stagexec.stages import TIMING_MODES
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 
 PAGE_CACHE = ("as it is", "drop")
 """What is done before a launch with the model files that the system keeps in memory."""
@@ -202,11 +196,16 @@ class Plan(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_default
 
 def find(name: str) -> Path:
     """A plan's file: a path, or the name of a shipped plan. Raises PlanError."""
-    given = Path(name)
     shipped = bench_folder() / "plans"
-    for path in (given, shipped / name, shipped / f"{name}.toml"):
-        if path.is_file():
-            return path
+    try:
+        given = files.place(name)
+        for path in (given, shipped / name, shipped / f"{name}.toml"):
+            if path.is_file():
+                return path
+        if given.exists() and (kind := files.kind_of(given)):
+            raise PlanError(f"{name} is {kind}, no plan")
+    except (files.BadPath, OSError) as error:
+        raise PlanError(f"no plan {files.shortened(name)}: {error}") from None
     known = ", ".join(sorted(path.stem for path in shipped.glob("*.toml")))
     raise PlanError(f"no plan {name}: neither a file nor one of {known}")
 
@@ -214,17 +213,17 @@ def find(name: str) -> Path:
 def load(path: Path) -> Plan:
     """The plan in a file. Raises PlanError."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"{path}: cannot be read: {error}") from None
+        text = files.text_of(path)
+    except files.BadPath as error:
+        raise PlanError(str(error)) from None
     return parse(text, str(path))
 
 
 def parse(text: str, name: str = "plan") -> Plan:
     """The plan in a TOML text; `name` stands in messages. Raises PlanError."""
     try:
-        tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        tree = files.toml_of(text)
+    except files.BadText as error:
         at = re.search(r"\(at line (\d+)", str(error))
         line = at[1] if at else str(len(text.splitlines()))
         raise PlanError(f"{name}:{line}: not TOML: {error}") from None

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stagexec import files
 from stagexec.cli import common, demo
+from stagexec.printable import visible
 
 if TYPE_CHECKING:
     from stagexec.bench.plan import Plan
@@ -80,7 +82,7 @@ def show(folder: pathlib.Path, as_json: bool, options: dict[str, Any]) -> None:
         print_report(found, folder)
         for change in changes:
             where = f"{change['unit']} {change['position']}".strip()
-            click.echo(f"{where}, {change['arm']}: {change['why']}")
+            click.echo(visible(f"{where}, {change['arm']}: {change['why']}"))
     measured = any(cell["status"] == "measured" for cell in found["cells"])
     if any(change["too_slow"] for change in changes) or not measured:
         raise SystemExit(1)
@@ -189,14 +191,17 @@ def load_workflow(name: str, beside: pathlib.Path, sets: tuple[str, ...]) -> dic
     """A workflow in API format: a path, a file beside the plan, or a shipped one."""
     from stagexec.resources import bench_folder
 
-    for path in (pathlib.Path(name), beside / name, bench_folder() / "workflows" / name):
-        if path.is_file():
-            break
-    else:
-        raise common.BadInput(f"no workflow {name}")
     try:
-        prompt = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
+        given = files.place(name)
+        for path in (given, beside / name, bench_folder() / "workflows" / name):
+            if path.is_file():
+                break
+        else:
+            raise common.BadInput(f"no workflow {name}")
+        prompt = files.json_of(files.text_of(path))
+    except files.BadPath as problem:
+        raise common.BadInput(f"no workflow: {problem}") from None
+    except files.BadText as problem:
         raise common.BadInput(f"{path} is not JSON: {problem}") from None
     if not isinstance(prompt, dict) or not all(is_node(node) for node in prompt.values()):
         raise common.BadInput(f"{path} is not in API format: save it with Export (API)")
@@ -283,7 +288,7 @@ def open_results(
         found = results.resume(folder, plan, workflow, facts)
         if stopped := leftover.clear(found):
             pids = ", ".join(map(str, stopped))
-            click.echo(f"stagexec: stopped servers that the last sitting had left running: {pids}", err=True)
+            common.say(f"stopped servers that the last sitting had left running: {pids}")
         place.folder, place.ledger = found.folder.absolute(), found.ledger.absolute()
         yield found
 

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from stagexec.cli import common
+from stagexec.printable import visible
 from stagexec.reading import rows
 
 if TYPE_CHECKING:
@@ -120,8 +121,10 @@ def command(runs: tuple[str, ...], ledger: str | None, **targets: str | None) ->
         raise common.BadInput("say what to write: " + ", ".join(f"--{name}" for name in FORMATS))
     chosen = Chosen(ledger, runs)
     for name, target in asked:
+        if name != "otlp":
+            common.target(target, f"--{name}")
         try:
             said = FORMATS[name](chosen, target)
         except OSError as problem:
-            raise click.ClickException(f"{target}: {problem.strerror or problem}") from None
-        click.echo(said, err=True)
+            raise common.failed(f"{target}: {problem.strerror or problem}", problem) from None
+        click.echo(visible(said), err=True)
