@@ -52,11 +52,9 @@ def place(text: str | os.PathLike[str]) -> Path:
         raise BadPath(f"{named}: there is no user of that name, or no home folder is known") from None
     except UnicodeEncodeError:
         raise BadPath(f"{named!r} cannot be the name of a file here") from None
-    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         if not Path(named).is_absolute() and not named.startswith("~") and not _here():
             raise BadPath(f"{named}: the folder that this was started in is gone") from None
-        if isinstance(error, NotADirectoryError):
-            raise BadPath(f"{named}: a part of this path is a file, not a folder") from None
         return path
     except (OSError, ValueError) as error:
         raise BadPath(f"{shortened(named)}: {said(error)}") from None

@@ -103,7 +103,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         tree = locate(mine.stagexec_comfyui)
         tables = load(mine.stagexec_patches)
-        warm = warmup.read(mine.stagexec_warmup) if mine.stagexec_warmup else None
+        warm = warmup.read(mine.stagexec_warmup) if mine.stagexec_warmup is not None else None
     except (HostNotFound, TableError, warmup.WarmupError) as error:
         return fail(USAGE, str(error))
     if problem := ledger_problem(mine.stagexec_ledger, mine.stagexec_strict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -252,6 +253,12 @@ def _where(message: str) -> tuple[str, list[str | int]]:
     return (f"`{path[-1]}`: {what}" if path else what), path
 
 
+MOST = {"servers": 1000, "chunk": 100_000, "fraction": 1_000_000}
+"""No plan means more; a number of too many digits would be worked on for ever."""
+
+MOST_RUNS = 100_000
+MOST_ARMS = 10_000
+
 Complaint = tuple["list[str | int]", str]
 
 
@@ -265,6 +272,11 @@ def _complaints(plan: Plan) -> list[Complaint]:
         found.append((["factor", 0], "a plan has arms or factors, not both"))
     found += [([key], f"{key} must be 1 or more") for key in ("servers", "chunk", "fraction")
               if getattr(plan, key) < 1]  # fmt: skip
+    found += [([key], f"{key} may be {most} at most") for key, most in MOST.items()
+              if getattr(plan, key) > most]  # fmt: skip
+    found += _number_complaints(plan)
+    if math.prod(len(factor.level) for factor in plan.factor) > MOST_ARMS:
+        found.append((["factor", 0], f"the factors make more than {MOST_ARMS} arms"))
     for kind in ("arm", "unit", "factor"):
         found += _doubles(kind, [one.name for one in getattr(plan, kind)])
     for index, arm in enumerate(plan.arm):
@@ -281,6 +293,21 @@ def _complaints(plan: Plan) -> list[Complaint]:
         found += _unit_complaints(index, unit)
         strange = [name for name in unit.arms if plan.arm and name not in names]
         found += [(["unit", index, "arms"], f"{name!r} is no arm: {', '.join(names)}") for name in strange]
+    return found
+
+
+def _number_complaints(plan: Plan) -> list[Complaint]:
+    limits = ("minutes", "run_seconds", "start_seconds", "attempts", "restarts")
+    found: list[Complaint] = [
+        (["budget", key], f"{key} is a number from 0 to 1e9")
+        for key in limits
+        if not 0 <= getattr(plan.budget, key) <= 1e9
+    ]
+    found += [
+        (["quality", key], f"{key} is a number")
+        for key in ("psnr_min", "ssim_min")
+        if not math.isfinite(getattr(plan.quality, key))
+    ]
     return found
 
 
@@ -344,6 +371,11 @@ def _unit_complaints(index: int, unit: Unit) -> list[Complaint]:
         found.append(([*place, "warmup"], f"the state {unit.state} knows no warm-up: it would not be cold"))
     if (unit.warmup or 0) < 0 or unit.pairs < 1:
         found.append(([*place, "counted"], "warmup must be 0 or more, counted 1 or more"))
+    found += [
+        ([*place, key], f"{key} is from 0 to {MOST_RUNS}")
+        for key in ("warmup", "counted", "concurrency", "preceding")
+        if not 0 <= (getattr(unit, key) or 0) <= MOST_RUNS
+    ]
     if unit.state == "switch" and not unit.switch:
         found.append((place, f"unit {unit.name!r}: the state switch needs `switch` edits"))
     if unit.state == "queue" and unit.concurrency + unit.preceding < 2:

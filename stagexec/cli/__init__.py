@@ -55,7 +55,7 @@ class Verbs(click.Group):
         try:
             return super().invoke(ctx)
         except click.ClickException as problem:
-            vars(problem)["message"] = visible(problem.message, keep="\n")
+            vars(problem)["message"] = visible(problem.message, keep="" if problem.exit_code == 2 else "\n")
             raise
         except BadPath as problem:
             raise bad(visible(problem)) from None

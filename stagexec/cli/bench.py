@@ -122,7 +122,8 @@ def run_plan(name: str, options: dict[str, Any]) -> pathlib.Path:
         plan = on_cluster(plan)
     if options["against"]:
         check_against(pathlib.Path(options["against"]), plan, servers.machine())
-    workflow = load_workflow(options["workflow"] or plan.workflow, file.parent, options["sets"])
+    named = plan.workflow if options["workflow"] is None else options["workflow"]
+    workflow = load_workflow(named, file.parent, options["sets"])
     try:
         place = prepare(plan, workflow, options)
     except setup.SetupError as problem:
