@@ -57,6 +57,7 @@ def command(words: tuple[str, ...], as_json: bool, **options: Any) -> None:
         if words[0] == "report":
             if len(words) != 2:
                 raise common.BadInput("give one folder: stagexec bench report DIR")
+            common.target(words[1], "report")
             folder = pathlib.Path(words[1])
         elif len(words) == 1:
             folder = run_plan(words[0], options)
@@ -112,6 +113,7 @@ def run_plan(name: str, options: dict[str, Any]) -> pathlib.Path:
     from stagexec.bench import plan as plans
     from stagexec.bench import servers, setup
 
+    check_paths(options)
     share(options["fail_over"])  # a mistake is said before the hours of a bench, not after
     try:
         file = plans.find(name)
@@ -133,7 +135,21 @@ def run_plan(name: str, options: dict[str, Any]) -> pathlib.Path:
             carry_out(plan, results, place, options["ray"], again(name, options, results.folder))
             return results.folder
     except OSError as problem:
-        raise BenchFailed(f"the results cannot be written: {problem}") from None
+        raise common.failed(f"the results cannot be written: {problem}", problem) from None
+
+
+def check_paths(options: dict[str, Any]) -> None:
+    """Say at once which folder of the command line can be none."""
+    for key in ("comfyui", "models", "against", "out"):
+        named = options[key]
+        if named is None:
+            continue
+        try:
+            if key == "out" and not files.place(named).exists():
+                continue
+            files.folder(named)
+        except (files.BadPath, OSError) as problem:
+            raise common.BadInput(f"--{key}: {problem}") from None
 
 
 def check_against(folder: pathlib.Path, plan: Plan, machine: dict[str, Any]) -> None:
