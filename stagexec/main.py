@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import argparse
 import errno
+import logging
 import os
 import platform
 import runpy
 import sys
 from pathlib import Path
 
-from stagexec import __version__, addresses
+from stagexec import __version__, addresses, files
 from stagexec.host import warmup
 from stagexec.host.hooks import Hooks, begin
 from stagexec.host.locate import HostNotFound, locate
 from stagexec.host.tables import TableError, load
-from stagexec.record import ends, live
+from stagexec.printable import Visible, visible
+from stagexec.record import ends, live, paths
 from stagexec.record.process import started_of
 from stagexec.record.safe import print_error
 from stagexec.stages import EXECUTORS, TIMING_MODES
@@ -98,12 +100,15 @@ def main(argv: list[str] | None = None) -> int:
     unknown = [word for word in theirs if word.startswith("--stagexec-")]
     if unknown:
         return fail(USAGE, f"unknown option {unknown[0]}; see --help")
+    logging.getLogger("stagexec").addFilter(Visible())
     try:
         tree = locate(mine.stagexec_comfyui)
         tables = load(mine.stagexec_patches)
-        warm = warmup.read(mine.stagexec_warmup) if mine.stagexec_warmup else None
+        warm = warmup.read(mine.stagexec_warmup) if mine.stagexec_warmup is not None else None
     except (HostNotFound, TableError, warmup.WarmupError) as error:
         return fail(USAGE, str(error))
+    if problem := ledger_problem(mine.stagexec_ledger, mine.stagexec_strict):
+        return fail(USAGE, problem)
     live.timing = mine.stagexec_timing
     live.record_text = mine.stagexec_record_text
     process = {
@@ -133,6 +138,23 @@ def main(argv: list[str] | None = None) -> int:
     if warm is not None:
         warmup.start(warm)
     return run_host(tree, main_file, theirs)
+
+
+def ledger_problem(named: str | None, strict: bool) -> str | None:
+    """Why a ledger that was asked for by name cannot be had. None where it can; where it only cannot be
+    written to now, that is said aloud and ComfyUI starts all the same, unless `strict`.
+    """
+    source = "--stagexec-ledger" if named is not None else f"${paths.VARIABLE}"
+    if named is None and not os.environ.get(paths.VARIABLE):
+        return None
+    try:
+        reason = files.unkept(paths.ledger_folder(named))
+    except files.BadPath as error:
+        return f"{source}: {error}"
+    if reason is None or strict:
+        return None if reason is None else f"{source}: the ledger cannot be kept: {reason}"
+    fail(0, f"NO RUN WILL BE RECORDED: the ledger named by {source} cannot be kept: {reason}")
+    return None
 
 
 def own_words(own: argparse.ArgumentParser, words: list[str]) -> list[str]:
@@ -186,7 +208,7 @@ def format_version() -> int:
 
 def fail(code: int, text: str) -> int:
     """One line for the person, and the exit code."""
-    print_error(f"stagexec: {text}")
+    print_error(f"stagexec: {visible(text)}")
     return code
 
 

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from stagexec.delivery import ffmpeg, nodes
+from stagexec.files import BadPath
 from stagexec.host import leftovers
 from stagexec.record import live, paths
 from stagexec.record.guard import guarded
@@ -189,7 +190,10 @@ def make_extension() -> Any:
     from comfy_api.latest import ComfyExtension
 
     if live.journal is None:  # our launcher has looked already
-        leftovers.report(paths.ledger_folder(), clean=False)
+        try:
+            leftovers.report(paths.ledger_folder(), clean=False)
+        except BadPath as error:
+            log.warning("stagexec: no ledger folder: %s", error)
 
     class StagexecExtension(ComfyExtension):  # type: ignore[misc]
         """Our two nodes."""

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from stagexec import files
 from stagexec.executor.queue import WARMUP
 from stagexec.record.safe import log
 
@@ -27,8 +28,8 @@ class WarmupError(Exception):
 def read(path: str | Path) -> dict[str, Any]:
     """The workflow in a file, in API format. Raises WarmupError."""
     try:
-        prompt = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        prompt = files.json_of(files.text_of(path))
+    except (files.BadPath, files.BadText) as error:
         raise WarmupError(f"--stagexec-warmup {path}: {error}") from None
     if not isinstance(prompt, dict) or not prompt or not all(map(_is_node, prompt.values())):
         raise WarmupError(f"--stagexec-warmup {path} is not a workflow in API format")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stagexec.answers.failures import counts_as_failure
+from stagexec.printable import visible
 from stagexec.reading.table import stages_of
 
 BUCKETS = (
@@ -87,20 +88,19 @@ class Metrics:
 
     def observe(self, row: dict[str, Any]) -> None:
         """Count one closed run; `row` has table.COLUMNS."""
-        outcome, cause = str(row["outcome"]), str(row["cause"] or "none")
-        timing = str(
-            row["timing"] or "unknown"
-        )  # a profiled run is slower: never one distribution with others
+        outcome, cause = visible(row["outcome"]), visible(row["cause"] or "none")
+        # A profiled run is slower: never one distribution with others.
+        timing = visible(row["timing"] or "unknown")
         self._runs.labels(outcome, cause).inc()
         if row["total_ns"] is not None:
             self._total.labels(outcome, timing).observe(row["total_ns"] / 1e9)
         for stage, ns in stages_of(row).items():
-            self._stage.labels(stage, outcome, timing).observe(ns / 1e9)
+            self._stage.labels(visible(stage), outcome, timing).observe(ns / 1e9)
         if counts_as_failure(row["outcome"], row["cause"]):
             name = self._bounded(row["error_class"])
-            self._failures.labels(str(row["error_stage"] or "none"), cause, name).inc()
+            self._failures.labels(visible(row["error_stage"] or "none"), cause, name).inc()
         if (row["wasted_ns"] or 0) > 0:  # a counter only ever grows
-            self._wasted.labels(str(row["wasted_kind"])).inc(row["wasted_ns"] / 1e9)
+            self._wasted.labels(visible(row["wasted_kind"])).inc(row["wasted_ns"] / 1e9)
         self._outputs.inc(row["delivered"] or 0)
 
     def dropped(self, kind: str) -> None:
@@ -113,7 +113,7 @@ class Metrics:
         if name not in self._classes and len(self._classes) >= MOST_CLASSES:
             return "other"
         self._classes.add(name)
-        return name
+        return visible(name)
 
     def text(self) -> bytes:
         """The exposition, as a scrape wants it."""
