@@ -47,7 +47,7 @@ def markdown(
     if absent:
         parts += ["## Not at hand\n", "\n".join(f"* {each.name} ({each.repository})" for each in absent)]
     if gone := _not_played(everything):
-        parts += ["## Not played, or ended in an error on both sides\n", gone]
+        parts += ["## Not played, or ended otherwise than meant (on both sides)\n", gone]
     if found := [each for one in everything for each in one.all_differences]:
         parts += ["## Differences\n", "\n".join(f"```\n{each}\n```" for each in found)]
     parts += ["## The stage that each class was given\n", _stages(everything)]
@@ -106,9 +106,9 @@ def _not_played(everything: Sequence[Together]) -> str:
         for name, why in one.failed.items():
             lines[f"* {name} does not load: {cell(why)}"] = None
         for each in one.played:
-            why = each.not_played or (each.error if each.ended != "success" else "")
-            if why or (not each.not_played and each.ended != "success"):
-                lines[f"* {each.pack}, {each.graph}: {cell(why or each.ended)}"] = None
+            why = each.not_played or ("" if each.as_meant else each.error or each.ended)
+            if why:
+                lines[f"* {each.pack}, {each.graph}: {cell(why)}"] = None
     return "\n".join(lines) + "\n" if lines else ""
 
 
