@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from tests.packs.play import Played, Together
 from tests.packs.wanted import Pack, Wanted, plain
+
+PLACE = re.compile(r"(?:/[\w.@+-]+)+(?=/(?:custom_nodes|site-packages|output|comfy)\b)")
 
 HEAD = """# Real node packs, stock ComfyUI against ours
 
@@ -113,17 +116,22 @@ def _not_played(everything: Sequence[Together]) -> str:
 
 
 def _stages(everything: Sequence[Together]) -> str:
-    rows = ["| pack | class → stage (where that is known from) |", "|---|---|"]
+    rows = ["| pack | stage (where that is known from): classes |", "|---|---|"]
     found: dict[str, dict[str, str]] = {}
     for one in everything:
         for each in one.played:
             found.setdefault(each.pack, {}).update(each.stages)
     for pack, stages in sorted(found.items()):
-        text = ", ".join(f"{name} → {stage}" for name, stage in sorted(stages.items()))
-        rows.append(f"| {pack} | {cell(text)} |")
+        classes: dict[str, list[str]] = {}
+        for name, stage in sorted(stages.items()):
+            classes.setdefault(stage, []).append(name)
+        text = "; ".join(f"{stage}: {', '.join(names)}" for stage, names in sorted(classes.items()))
+        if text:
+            rows.append(f"| {pack} | {cell(text)} |")
     return "\n".join(rows) + "\n"
 
 
 def cell(text: str) -> str:
-    """`text` in a cell of a table: one line, no bars."""
+    """`text` in a cell of a table: one line, no bars, and no folder of this machine."""
+    text = PLACE.sub("…", text)
     return " ".join(text.replace("|", "\\|").split())[:4000]

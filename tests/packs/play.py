@@ -238,8 +238,10 @@ class Servers:
                 played.differences.append(f"{label}: {problem}")
                 continue
             for visit in run.visits():
-                if visit.kind == "executed" and visit.class_type:
-                    played.executed += label == "native"
+                if visit.kind != "executed" or visit.class_type is None:
+                    continue
+                played.executed += label == "native"
+                if self.loaded.get(visit.class_type, "").startswith("custom_nodes."):
                     stage = visit.class_stage or "node_other"
                     played.stages[visit.class_type] = f"{stage} ({visit.class_origin or 'none'})"
 
