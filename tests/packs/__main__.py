@@ -91,11 +91,11 @@ def numbered(graphs: dict[str, list[Graph]], names: Sequence[str]) -> list[tuple
 
 def say(name: str, done: Together) -> None:
     """One line of progress, and every difference."""
-    ended = [each.ended for each in done.played if not each.not_played]
-    good = ended.count("success")
+    ended = [each.as_meant for each in done.played if not each.not_played]
+    good = sum(ended)
     failed = "".join(f"; {pack} does not load: {why}" for pack, why in done.failed.items())
     print(
-        f"{name}: {good} of {len(done.played)} graphs succeed, {len(ended) - good} end otherwise,"
+        f"{name}: {good} of {len(done.played)} graphs end as meant, {len(ended) - good} otherwise,"
         f" {len(done.all_differences)} differences{failed}",
         file=sys.stderr,
         flush=True,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from tests.packs.play import Played, Together
 from tests.packs.wanted import Pack, Wanted, plain
+
+PLACE = re.compile(r"(?:/[\w.@+-]+)+(?=/(?:custom_nodes|site-packages|output|comfy)\b)")
 
 HEAD = """# Real node packs, stock ComfyUI against ours
 
@@ -47,7 +50,7 @@ def markdown(
     if absent:
         parts += ["## Not at hand\n", "\n".join(f"* {each.name} ({each.repository})" for each in absent)]
     if gone := _not_played(everything):
-        parts += ["## Not played, or ended in an error on both sides\n", gone]
+        parts += ["## Not played, or ended otherwise than meant (on both sides)\n", gone]
     if found := [each for one in everything for each in one.all_differences]:
         parts += ["## Differences\n", "\n".join(f"```\n{each}\n```" for each in found)]
     parts += ["## The stage that each class was given\n", _stages(everything)]
@@ -106,24 +109,29 @@ def _not_played(everything: Sequence[Together]) -> str:
         for name, why in one.failed.items():
             lines[f"* {name} does not load: {cell(why)}"] = None
         for each in one.played:
-            why = each.not_played or (each.error if each.ended != "success" else "")
-            if why or (not each.not_played and each.ended != "success"):
-                lines[f"* {each.pack}, {each.graph}: {cell(why or each.ended)}"] = None
+            why = each.not_played or ("" if each.as_meant else each.error or each.ended)
+            if why:
+                lines[f"* {each.pack}, {each.graph}: {cell(why)}"] = None
     return "\n".join(lines) + "\n" if lines else ""
 
 
 def _stages(everything: Sequence[Together]) -> str:
-    rows = ["| pack | class → stage (where that is known from) |", "|---|---|"]
+    rows = ["| pack | stage (where that is known from): classes |", "|---|---|"]
     found: dict[str, dict[str, str]] = {}
     for one in everything:
         for each in one.played:
             found.setdefault(each.pack, {}).update(each.stages)
     for pack, stages in sorted(found.items()):
-        text = ", ".join(f"{name} → {stage}" for name, stage in sorted(stages.items()))
-        rows.append(f"| {pack} | {cell(text)} |")
+        classes: dict[str, list[str]] = {}
+        for name, stage in sorted(stages.items()):
+            classes.setdefault(stage, []).append(name)
+        text = "; ".join(f"{stage}: {', '.join(names)}" for stage, names in sorted(classes.items()))
+        if text:
+            rows.append(f"| {pack} | {cell(text)} |")
     return "\n".join(rows) + "\n"
 
 
 def cell(text: str) -> str:
-    """`text` in a cell of a table: one line, no bars."""
+    """`text` in a cell of a table: one line, no bars, and no folder of this machine."""
+    text = PLACE.sub("…", text)
     return " ".join(text.replace("|", "\\|").split())[:4000]

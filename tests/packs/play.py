@@ -16,7 +16,7 @@ from stagexec.bench import checkpoint, lab
 from stagexec.bench.client import Refused, http_json, http_raw
 from stagexec.reading import audit, store
 from tests.host.witness import closed_run
-from tests.packs.wanted import Graph, Pack, fill
+from tests.packs.wanted import ANY_END, Graph, Pack, fill, workflow
 from tests.transparency.observe import Observer
 from tests.transparency.twins import HASH_SEED, LAUNCHERS, as_lines
 
@@ -34,6 +34,11 @@ BACKGROUND = ("message crystools.monitor",)
 FAULT = "a fault in our own bookkeeping"
 FAILED = re.compile(r"Cannot import (?:.*[/\\])?([^/\\]+) module for custom nodes: (.*)")
 WORKER_DIED = re.compile(r"Exception in thread \S+ \(prompt_worker\)")
+MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?")
+MOMENT_BYTES = re.compile(MOMENT.pattern.encode())
+CHANCE = ((MOMENT, "<moment>"), (re.compile(r"\bi_[a-z]{5}_(?=\d)"), "i_<random>_"),
+          (re.compile(r"\b\d{5,8}_cache\b"), "<random>_cache"))  # fmt: skip
+"""What packs take from the clock or from unseeded chance into texts, and what is put in its place."""
 LINES = 40
 
 
@@ -43,12 +48,18 @@ class Played:
 
     graph: str
     pack: str
+    wanted: str = "success"
     ended: str = ""
     error: str = ""
     not_played: str = ""
     executed: int = 0
     stages: dict[str, str] = field(default_factory=dict)
     differences: list[str] = field(default_factory=list)
+
+    @property
+    def as_meant(self) -> bool:
+        """Whether it ended as its graph says."""
+        return self.wanted in (self.ended, ANY_END)
 
 
 @dataclass
@@ -81,12 +92,22 @@ class PackObserver(Observer):
         found = sorted(path for path, stamp in now.items() if self._before.get(path) != stamp)
         rows = [{"at": str(path.relative_to(self.server.output)), **self._file(path)} for path in found]
         self._keep("output files", rows)
-        rows = [self._plain(self._file(each)) for each in self._temporary() - self._temporary_before]
+        rows = [
+            timeless(self._plain(self._file(each))) for each in self._temporary() - self._temporary_before
+        ]
         self.seen.append(("temporary files", sorted(rows, key=str)))
 
     def _keep(self, what: str, value: Any) -> None:
         if what not in BACKGROUND:
-            super()._keep(what, value)
+            self.seen.append((what, timeless(self._plain(value))))
+
+    def _file(self, path: Path) -> dict[str, Any]:
+        row = super()._file(path)
+        if MOMENT_BYTES.search(
+            row["content"]
+        ):  # a PNG's text has a checksum: its text and pixels are in the row
+            row["content"] = MOMENT_BYTES.sub(b"<moment>", row["content"]) if "pixels" not in row else b""
+        return row
 
     @staticmethod
     def _stamps(server: lab.Server) -> dict[Path, tuple[int, int]]:
@@ -109,15 +130,15 @@ class Servers:
         told: dict[str, dict[str, Any]] = {}
         for label, server in self.servers.items():
             failed = dict(FAILED.findall(server.log()))
-            plain = Observer(server, "start", listen=None)._plain
+            normal = Observer(server, "start", listen=None)._plain
             classes = not_ours(http_json(server.url, "GET", "/packs_probe/watch"), lambda module: module)
             info = http_json(server.url, "GET", "/object_info", seconds=300.0)
             info = not_ours(info, lambda each: each["python_module"])
             http_json(server.url, "GET", "/packs_probe/calls")
             told[label] = {
-                "failed": {name: plain(failed[name]) for name in sorted(failed)},
+                "failed": {name: normal(failed[name]) for name in sorted(failed)},
                 "classes": classes,
-                "object_info": plain(info),
+                "object_info": timeless(normal(info)),
             }
         first = told["stock"]
         self.loaded = first["classes"]
@@ -128,7 +149,7 @@ class Servers:
 
     def play(self, pack: str, graph: Graph) -> None:
         """One graph on every server, and what differs."""
-        played = Played(graph.name, pack)
+        played = Played(graph.name, pack, wanted=graph.ends)
         self.result.played.append(played)
         missing = sorted(graph.classes - self.loaded.keys())
         if missing or self.dead:
@@ -172,7 +193,8 @@ class Servers:
         ids: list[str] = []
         try:
             for _ in range(graph.times):
-                ids.append(observer.submit(prompt))
+                extra = {"extra_pnginfo": {"workflow": workflow(prompt)}}
+                ids.append(observer.submit(prompt, extra_data=extra))
                 if observer.seen[-1][1]["status"] != 200:
                     played.ended = "refused"
                     played.error = str(observer.seen[-1][1]["answer"])[:300]
@@ -216,8 +238,10 @@ class Servers:
                 played.differences.append(f"{label}: {problem}")
                 continue
             for visit in run.visits():
-                if visit.kind == "executed" and visit.class_type:
-                    played.executed += label == "native"
+                if visit.kind != "executed" or visit.class_type is None:
+                    continue
+                played.executed += label == "native"
+                if self.loaded.get(visit.class_type, "").startswith("custom_nodes."):
                     stage = visit.class_stage or "node_other"
                     played.stages[visit.class_type] = f"{stage} ({visit.class_origin or 'none'})"
 
@@ -281,6 +305,18 @@ def play_set(
         result = Together([pack.name for pack in packs])
         result.failed = {pack.name: str(problem).splitlines()[0] for pack in packs}
         return result
+
+
+def timeless(value: Any) -> Any:
+    """`value` without what comes from a clock or from chance."""
+    if isinstance(value, dict):
+        return {timeless(key): timeless(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [timeless(each) for each in value]
+    if isinstance(value, str):
+        for pattern, word in CHANCE:
+            value = pattern.sub(word, value)
+    return value
 
 
 def not_ours(classes: dict[str, Any], module: Callable[[Any], str]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from stagexec.bench.client import http_json
 from tests.packs.play import Servers, Together, started
-from tests.packs.wanted import Graph, Pack
+from tests.packs.wanted import ANY_END, Graph, Pack
 
 SOURCES: dict[str, tuple[str, int]] = {
     "IMAGE": ("image", 0),
@@ -94,7 +94,7 @@ def graph_of(name: str, info: dict[str, Any]) -> Graph | None:
     if "text" in needed or "sigmas" in needed:
         needed.add("checkpoint")
     prompt |= {source: SOURCE_NODES[source] for source in sorted(needed & SOURCE_NODES.keys())}
-    return Graph(name, prompt)
+    return Graph(name, prompt, ends=ANY_END)
 
 
 def fed(name: str, spec: Any) -> Any:

@@ -14,16 +14,20 @@ VARIABLE = "STAGEXEC_PACKS"
 CORE = "core"
 """The file of graphs that need no pack: played with every pack."""
 
+ANY_END = "as it does"
+"""The end of a graph that was made without knowing better."""
+
 Prompt = dict[str, dict[str, Any]]
 
 
 @dataclass
 class Graph:
-    """One prompt in API form. `{prefix}` and `{color}` in it are filled in for each scene."""
+    """A prompt in API form, and its end. `{prefix}` and `{color}` are filled in for each scene."""
 
     name: str
     prompt: Prompt
     times: int = 2
+    ends: str = "success"
 
     @property
     def classes(self) -> set[str]:
@@ -96,6 +100,16 @@ def at_hand(value: str | None = None) -> list[Pack]:
                 name = plain(folder.name)
                 found.setdefault(name, Pack(folder, known.get(name) or Wanted(folder.name)))
     return [found[name] for name in sorted(found)]
+
+
+def workflow(prompt: Prompt) -> dict[str, Any]:
+    """The least of what the web interface sends along: many nodes look themselves up in it."""
+    nodes = [
+        {"id": int(node_id) if node_id.isdigit() else node_id, "type": node["class_type"], "inputs": [],
+         "outputs": [], "widgets_values": [], "properties": {}}
+        for node_id, node in prompt.items()
+    ]  # fmt: skip
+    return {"nodes": nodes, "links": [], "groups": [], "extra": {}, "version": 0.4}
 
 
 def fill(value: Any, prefix: str, color: int) -> Any:

@@ -27,6 +27,8 @@ MODERN_HOOKS = ("define_schema", "fingerprint_inputs", "validate_inputs", "execu
 SEAM = "/stagexec/host/wrap.py"
 """A function of the host's that has a seam has a frame of ours above it; packs' own functions have none."""
 STAGE = "/stagexec/host/node_stage.py"
+NESTED = ("INPUT_TYPES", "_input_types", "GET_SCHEMA", "FINALIZE_SCHEMA", "get_v1_info")
+"""What lies between that call and a class's own function: a class asks the one that it derives from."""
 CALLERS = 2
 
 watched: dict[Any, tuple[str, int]] = {}
@@ -52,9 +54,11 @@ def note(frame: Any, event: str, _: Any) -> None:
 
 
 def asks_for_stage(frame: Any) -> bool:
-    """Is this the one call of INPUT_TYPES by which stagexec learns a class's stage?"""
-    caller = frame.f_back
-    return caller is not None and caller.f_code.co_filename.replace("\\", "/").endswith(STAGE)
+    """Is this within the one call of INPUT_TYPES by which stagexec learns a class's stage?"""
+    while (frame := frame.f_back) is not None and frame.f_code.co_name in NESTED:
+        if frame.f_code.co_filename.replace("\\", "/").endswith(STAGE):
+            return True
+    return False
 
 
 def callers(frame: Any) -> Iterator[str]:
