@@ -27,7 +27,7 @@ HOST_MODULES = {
 """Top-level names that belong to a ComfyUI tree."""
 
 TOOLS = {"addresses", "files", "printable"}
-"""Modules that know nothing of the rest: addresses without secrets, paths of a person's, texts for a terminal."""
+"""Modules that know nothing of the rest: addresses without secrets, paths, texts for a terminal."""
 
 SHARED = {"stages", "format"}
 """What record and reading may both know."""
