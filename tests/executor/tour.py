@@ -35,6 +35,7 @@ PROCESS = {
     "argv": [],
     "timing": "baseline",
     "executor_asked": None,
+    "boot_id": None,
 }
 
 
