@@ -99,7 +99,7 @@ def main(argv: list[str] | None = None) -> int:
         print("\nComfyUI's own arguments:\n", flush=True)
     unknown = [word for word in theirs if word.startswith("--stagexec-")]
     if unknown:
-        return fail(USAGE, f"unknown option {unknown[0]}; see --help")
+        return fail(USAGE, f"unknown option {addresses.shown(unknown[0])}; see --help")
     logging.getLogger("stagexec").addFilter(Visible())
     try:
         tree = locate(mine.stagexec_comfyui)

@@ -188,12 +188,10 @@ class Journal:
         self._stop = True
         self._retry_at = 0.0
         self._wake.set()
-        if self._lock.acquire(timeout=STOP_S):
-            try:
-                self._round()
-                self._file.close()
-            finally:
-                self._lock.release()
+        if self._thread.is_alive():
+            self._thread.join(STOP_S)  # the writer does it: its disk may hang
+        else:
+            self._last_round()
 
     def go_on(self) -> None:
         """The restart for which this journal was stopped did not come about: write on."""
@@ -202,6 +200,11 @@ class Journal:
             self.put(event("mark", source="process", name="restart_failed", detail={}))
             self._thread = threading.Thread(target=self._loop, name="stagexec-journal", daemon=True)
             self._thread.start()
+
+    def _last_round(self) -> None:
+        with self._lock:
+            self._round()
+            self._file.close()
 
     def tick(self) -> None:
         """One round of the writer."""
@@ -225,6 +228,10 @@ class Journal:
             idle_s = None if self.is_local else FLAG_S
             self._wake.wait(HEARTBEAT_S if self.runs or self.lost or self._waiting else idle_s)
             self._wake.clear()
+        try:
+            self._last_round()
+        except Exception as error:  # noqa: BLE001 (as above)
+            note("Journal.stop", error)
 
     def _look_for_flag(self) -> None:
         """On a disk that may hang, this thread and no run looks for what arms a run for `profile` timing."""

@@ -36,6 +36,7 @@ PROCESS = {
     "argv": [],
     "timing": "baseline",
     "executor_asked": None,
+    "boot_id": None,
 }
 
 
