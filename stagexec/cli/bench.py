@@ -147,7 +147,8 @@ def check_paths(options: dict[str, Any]) -> None:
         try:
             if key == "out" and not files.place(named).exists():
                 continue
-            files.folder(named)
+            if key != "against" or files.place(named).exists():  # what has no result is said with the result
+                files.folder(named)
         except (files.BadPath, OSError) as problem:
             raise common.BadInput(f"--{key}: {problem}") from None
 
