@@ -28,7 +28,7 @@ from stagexec.record.guard import note
 from stagexec.record.journal_file import JournalFile
 from stagexec.record.plain import plain
 from stagexec.record.process import Watcher
-from stagexec.record.run import Run
+from stagexec.record.run import Run, take_segments
 from stagexec.record.safe import log
 
 TICK_S = 0.02
@@ -477,21 +477,6 @@ class Journal:
                 self._reason,
                 WAITING_BYTES // 1024**2,
             )
-
-
-def take_segments(run: Run) -> tuple[list[Any], Any]:
-    """All closed segments of a run and the open one, as one consistent reading from another thread."""
-    pending = run.ledger.pending
-    taken: list[Any] = []
-    while True:
-        taken += [pending.popleft() for _ in range(len(pending))]
-        open_ = run.ledger.open
-        if not pending:
-            break
-    if taken and open_ is not None and taken[-1][0] is open_:
-        # Caught between the two steps of a switch: the segment counts as open still, and is taken next time.
-        pending.appendleft(taken.pop())
-    return taken, open_
 
 
 def event(event_type: str, run: Run | None = None, *, source: str, **fields: Any) -> dict[str, Any]:

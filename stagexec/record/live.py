@@ -20,7 +20,7 @@ from stagexec.record.devices import clock_for
 from stagexec.record.guard import guarded
 from stagexec.record.journal import Journal, event
 from stagexec.record.nvml import Sampler
-from stagexec.record.run import VISIT, Run
+from stagexec.record.run import UNDESCRIBED, VISIT, Run
 from stagexec.record.waiting import Waiting
 
 run: Run | None = None
@@ -53,22 +53,6 @@ record_text = False
 
 after_execution: Callable[[Run, dict[str, Any]], None] | None = None
 """Set by delivery: takes a run that has been executed and closes it after its artifacts are checked."""
-
-UNDESCRIBED: dict[str, Any] = {
-    "number": None,
-    "validate_ns": None,
-    "selected_outputs": [],
-    "nodes": [],
-    "classes": [],
-    "links": [],
-    "output_nodes": [],
-    "seeds": [],
-    "prompt_hash": None,
-    "number_of_nodes": None,
-    "until": None,
-    "left_out": [],
-}
-"""`run_accepted` of a prompt that no queue of ours saw."""
 
 finishing: dict[str, Run] = {}
 """Runs that have been executed and are not closed yet, by id."""

@@ -24,6 +24,23 @@ VISIT: contextvars.ContextVar[tuple[Run, int, str, str | None] | None] = context
 """(run, visit number, stage, part) of the visit whose node function runs; its tasks inherit it."""
 
 
+UNDESCRIBED: dict[str, Any] = {
+    "number": None,
+    "validate_ns": None,
+    "selected_outputs": [],
+    "nodes": [],
+    "classes": [],
+    "links": [],
+    "output_nodes": [],
+    "seeds": [],
+    "prompt_hash": None,
+    "number_of_nodes": None,
+    "until": None,
+    "left_out": [],
+}
+"""`run_accepted` of a prompt that no queue of ours saw."""
+
+
 class Run:
     """One accepted prompt. The thread that executes it calls everything but `pending_*` readers."""
 
@@ -160,6 +177,21 @@ class Run:
     def on_main_lane(self) -> bool:
         """Is the caller on the thread that executes this run?"""
         return threading.get_ident() == self.thread
+
+
+def take_segments(run: Run) -> tuple[list[Any], Any]:
+    """All closed segments of a run and the open one, as one consistent reading from another thread."""
+    pending = run.ledger.pending
+    taken: list[Any] = []
+    while True:
+        taken += [pending.popleft() for _ in range(len(pending))]
+        open_ = run.ledger.open
+        if not pending:
+            break
+    if taken and open_ is not None and taken[-1][0] is open_:
+        # Caught between the two steps of a switch: the segment counts as open still, and is taken next time.
+        pending.appendleft(taken.pop())
+    return taken, open_
 
 
 class TensorRefs:
