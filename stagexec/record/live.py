@@ -65,10 +65,7 @@ _cancel_asked_ns: int | None = None
 
 @guarded
 def begin_process(folder: Path, *, watched: bool = False, **fields: Any) -> None:
-    """Open the journal of this process in the ledger `folder`. Fields: see `process_start`.
-
-    `watched`: with a tiny process beside this one that notes until when this one lived.
-    """
+    """Open this process's journal in the ledger `folder`, `watched`: by a tiny process that notes its death."""
     global journal
     journal = Journal(folder)
     journal.put_header(
@@ -130,8 +127,8 @@ def accept(
     waits: bool = True,
     accepted_ns: int | None = None,
 ) -> Run:
-    """A prompt is accepted: its time is counted from now on, or from `accepted_ns`. Fields: see
-    `run_accepted`. `waits`: something will start it later. `item`: what the host's queue is about to hold."""
+    """A prompt is accepted: its time counts from now, or from `accepted_ns`. Fields: see `run_accepted`.
+    `waits`: something will start it later. `item`: what the host's queue is about to hold."""
     new = Run(prompt_id, accepted_ns or clock.now_ns(), clock.now_ns)
     new.item, new.queued = item, item is None
     if waits and not direct:
@@ -293,9 +290,8 @@ def take_timing() -> str:
     """
     if timing == "profile" or journal is None:
         return timing
-    if not journal.is_local:
-        return "profile" if journal.take_profile() else timing
-    return "profile" if paths.take_profile_flag(journal.folder) else timing
+    armed = paths.take_profile_flag(journal.folder) if journal.is_local else journal.take_profile()
+    return "profile" if armed else timing
 
 
 @guarded
