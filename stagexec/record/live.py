@@ -65,7 +65,7 @@ _cancel_asked_ns: int | None = None
 
 @guarded
 def begin_process(folder: Path, *, watched: bool = False, **fields: Any) -> None:
-    """Open this process's journal in the ledger `folder`, `watched`: by a tiny process that notes its death."""
+    """Open this process's journal in the ledger `folder`. `watched`: a tiny process notes its death."""
     global journal
     journal = Journal(folder)
     journal.put_header(
