@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from stagexec.record import guard, live, paths
+from stagexec.record.waiting import Waiting
 
 Faults = list[tuple[str, str]]
 
@@ -35,7 +36,7 @@ def fresh_recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(live, "_cancel_asked_ns", None)
     monkeypatch.setattr(live, "journal", None)
     monkeypatch.setattr(paths, "used_folder", None)
-    monkeypatch.setattr(live, "_waiting", {})
+    monkeypatch.setattr(live, "waiting", Waiting())
     monkeypatch.setattr(live, "_started", 0)
     monkeypatch.setattr(live, "timing", "baseline")
     monkeypatch.setattr(live, "record_text", False)

@@ -7,23 +7,43 @@ main lane waits; it is charged to that node's visit and stage, step by step.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 from stagexec.record.guard import guarded
+from stagexec.record.ledger import NO_DEPTH
 from stagexec.record.run import VISIT, Run
 
 
 @guarded
-def watch(run: Run) -> None:
-    """Attach to the running event loop, which lives for this run only."""
-    loop = asyncio.get_running_loop()
+def watch(run: Run) -> Callable[[], None]:
+    """Attach to the running event loop, for this run; call what is returned at its end.
+
+    The loop lives for the run alone where the worker makes it. A pack that executes a prompt by itself may
+    bring a loop that goes on.
+    """
+    loop: Any = asyncio.get_running_loop()
     run.task = asyncio.current_task()
-    if loop.get_task_factory() is None:
-        loop.set_task_factory(_factory)
+    placed = [(loop, "call_soon", _stepping(run, loop.call_soon))]
     selector = getattr(loop, "_selector", None)  # the only place where a loop of either kind blocks
     if selector is not None:
-        selector.select = _idle(run, selector.select)
+        placed.append((selector, "select", _idle(run, selector.select)))
+    before = [vars(owner).get(name) if hasattr(owner, "__dict__") else None for owner, name, _ in placed]
+    for owner, name, ours in placed:
+        setattr(owner, name, ours)
+
+    @guarded
+    def unwatch() -> None:
+        run.task = None
+        for (owner, name, ours), theirs in zip(placed, before, strict=True):
+            if getattr(owner, name, None) is not ours:
+                continue  # another stands before it by now, which may call ours
+            if theirs is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, theirs)
+
+    return unwatch
 
 
 def _idle(run: Run, select: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,48 +59,54 @@ def _idle(run: Run, select: Callable[..., Any]) -> Callable[..., Any]:
     return idle
 
 
-def _factory(loop: asyncio.AbstractEventLoop, coro: Any, **kwargs: Any) -> asyncio.Task[Any]:
-    at = VISIT.get()
-    if at is not None and asyncio.iscoroutine(coro):
-        coro = Steps(coro, at)
-    return asyncio.Task(coro, loop=loop, **kwargs)
+def _stepping(run: Run, call_soon: Callable[..., Any]) -> Callable[..., Any]:
+    """The loop's `call_soon`, with a call of ours before and after each step of a node's task.
+
+    Not round it: a node's coroutine sees the loop above it, as on the host. The loop calls what it is given
+    in that order, and what else comes between is of another thread.
+    """
+
+    def call(callback: Callable[..., Any], *args: Any, context: Any = None) -> Any:
+        at = step_of(run, callback, context)
+        if at is None:
+            return call_soon(callback, *args, context=context)
+        step = Step(*at)
+        call_soon(step.begin)
+        handle = call_soon(callback, *args, context=context)
+        call_soon(step.end)
+        return handle
+
+    return call
 
 
-class Steps(Coroutine[Any, Any, Any]):
-    """A coroutine whose every step is entered in the ledger as its visit's stage."""
+@guarded
+def step_of(run: Run, callback: Any, context: Any) -> tuple[Run, int, str, str | None] | None:
+    """The visit whose task the loop is asked to go on with; None where it is none's."""
+    if context is None or not isinstance(task := getattr(callback, "__self__", None), asyncio.Task):
+        return None
+    return None if task is run.task else context.get(VISIT)
 
-    def __init__(self, coro: Coroutine[Any, Any, Any], at: tuple[Run, int, str, str | None]) -> None:
-        self._coro = coro
-        self._at = at
 
-    def __await__(self) -> Any:
-        return self._coro.__await__()
+class Step:
+    """One step of a node's task, entered in the ledger as its visit's stage."""
 
-    def send(self, value: Any) -> Any:
-        """One step."""
-        return self._step(self._coro.send, value)
+    __slots__ = ("_before", "_depth", "_part", "_run", "_stage", "_visit")
 
-    def throw(self, *error: Any) -> Any:
-        """One step that begins with an exception."""
-        return self._step(self._coro.throw, *error)
+    def __init__(self, run: Run, visit: int, stage: str, part: str | None) -> None:
+        self._run, self._visit, self._stage, self._part = run, visit, stage, part
+        self._before: int | None = None
+        self._depth = NO_DEPTH
 
-    def _step(self, go_on: Callable[..., Any], *given: Any) -> Any:
-        run, visit, stage, part = self._at
-        before = run.ledger.visit
-        run.ledger.visit = visit
-        depth = run.enter(stage, part)
-        try:
-            return go_on(*given)
-        finally:
-            run.leave(depth)
-            run.ledger.visit = before
+    def begin(self) -> None:
+        """The step is next."""
+        self._before = self._run.ledger.visit
+        self._run.ledger.visit = self._visit
+        self._depth = self._run.enter(self._stage, self._part)
 
-    def close(self) -> None:
-        """As the coroutine's own."""
-        self._coro.close()
-
-    def __getattr__(self, name: str) -> Any:  # cr_frame, cr_code, __qualname__: what debuggers and packs read
-        return getattr(self._coro, name)
+    def end(self) -> None:
+        """It is done."""
+        self._run.leave(self._depth)
+        self._run.ledger.visit = self._before
 
 
 @guarded

@@ -7,7 +7,10 @@ inspection. A duty whose fact is absent is skipped.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
+
+from stagexec.executor.steps import Step
 
 
 class Duties:
@@ -21,8 +24,8 @@ class Duties:
         self.inactive_headroom = 0
         self._old_entries = True
 
-    def before_prompt(self, prompt_id: str, extra_data: dict[str, Any], cancelled: bool) -> None:
-        """Everything the host does between taking a prompt and looking at its graph, in its order."""
+    def before_prompt(self, prompt_id: str, extra_data: dict[str, Any], cancelled: bool) -> Iterator[Any]:
+        """Everything the host does between taking a prompt and looking at its graph, in its order: steps."""
         if self.facts["preview_override"]:
             self.api.execution.set_preview_method(extra_data.get("preview_method"))
         if not cancelled:  # a cancel that came since the worker took this prompt counts: keep the flag
@@ -32,13 +35,14 @@ class Duties:
         server = self.executor.server
         server.client_id = extra_data.get("client_id")
         self.executor.status_messages = []
-        self.executor.add_message("execution_start", {"prompt_id": prompt_id}, broadcast=False)
+        message = {"prompt_id": prompt_id}
+        yield Step(self.executor.add_message, "execution_start", message, broadcast=False)
         if self.facts["cache_providers"]:
-            self.executor._notify_prompt_lifecycle("start", prompt_id)
+            yield Step(self.executor._notify_prompt_lifecycle, "start", prompt_id)
         self._hold_ram()
 
-    def after_prompt(self, prompt_id: str) -> None:
-        """What must happen however the prompt ended."""
+    def after_prompt(self, prompt_id: str) -> Iterator[Any]:
+        """What must happen however the prompt ended: steps."""
         execution, executor = self.api.execution, self.executor
         if self.facts["ram_eviction_log"] and self._ram_pressure():
             cache = executor.caches.outputs
@@ -53,7 +57,7 @@ class Duties:
         if self.facts["prompt_model_tracker"]:
             executor.prompt_model_tracker.end()
         if self.facts["cache_providers"]:
-            executor._notify_prompt_lifecycle("end", prompt_id)
+            yield Step(executor._notify_prompt_lifecycle, "end", prompt_id)
 
     def after_node_function(self) -> None:
         """Dynamic VRAM: give back cast buffers and prefetch queues after each node's function."""

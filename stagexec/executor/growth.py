@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
+from collections.abc import Generator
 from typing import Any
 
 from stagexec.executor.failure import class_of
+from stagexec.executor.steps import Await, Step
 from stagexec.record import live
 from stagexec.record.guard import guarded
 from stagexec.record.run import Run
@@ -32,17 +33,21 @@ def resolve(api: Any, given: Any, node_id: str, class_def: Any) -> Any:
     return outputs
 
 
-async def expand(api: Any, given: Any, node_id: str, returned: list[Any], run: Run | None) -> None:
-    """Add the children that the node's function returned, and let the node wait for them."""
+def expand(
+    api: Any, given: Any, node_id: str, returned: list[Any], run: Run | None
+) -> Generator[Any, Any, None]:
+    """Add the children that the node's function returned, and let the node wait for them: steps."""
     depth = run.enter("executor_prepare", "plan") if run else -1
     try:
-        await _expand(api, given, node_id, returned, run)
+        yield from _expand(api, given, node_id, returned, run)
     finally:
         if run:
             run.leave(depth)
 
 
-async def _expand(api: Any, given: Any, node_id: str, returned: list[Any], run: Run | None) -> None:
+def _expand(
+    api: Any, given: Any, node_id: str, returned: list[Any], run: Run | None
+) -> Generator[Any, Any, None]:
     dynprompt, execution = given.dynprompt, api.execution
     waiting: list[tuple[bool, Any]] = []
     children: dict[str, Any] = {}
@@ -60,14 +65,13 @@ async def _expand(api: Any, given: Any, node_id: str, returned: list[Any], run: 
         links += [(value[0], value[1]) for value in results if execution.is_link(value)]
         waiting.append((True, results))
     for cache in given.caches.all:
-        subcache = cache.ensure_subcache_for(node_id, set(children))
-        subcache = await subcache if inspect.isawaitable(subcache) else subcache
+        subcache = yield Await(cache.ensure_subcache_for, node_id, set(children))
         subcache.clean_unused()
     for child_id in output_ids:
-        given.execution_list.add_node(child_id)
+        yield Step(given.execution_list.add_node, child_id)
         given.execution_list.cache_link(child_id, node_id)
     for child_id, socket in links:
-        given.execution_list.add_strong_link(child_id, socket, node_id)
+        yield Step(given.execution_list.add_strong_link, child_id, socket, node_id)
     given.pending_subgraph_results[node_id] = waiting
     if run is not None:
         _file_growth(api, run, node_id, children, output_ids, [child_id for child_id, _ in links])

@@ -20,7 +20,7 @@ import hashlib
 import itertools
 import math
 import struct
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -355,14 +355,11 @@ class Likeness:
         return next((at, root) for at, root in enumerate(roots) if self._nodes[root] & bit)
 
 
-async def fingerprints(
-    node_ids: Iterable[str],
-    inputs_of: Callable[[str], list[str]],
-    ask: Callable[[str], Awaitable[Any]],
-    known: set[str],
-) -> None:
-    """Ask every node and its ancestors for their change fingerprint, in the host's order: a node, then its
-    ancestors as a walk meets them. `known` holds those asked before and grows."""
+def fingerprinted(
+    node_ids: Iterable[str], inputs_of: Callable[[str], list[str]], known: set[str]
+) -> Iterator[str]:
+    """Every node and its ancestors, to be asked for their change fingerprints, in the host's order: a node,
+    then its ancestors as a walk meets them. `known` holds those asked before and grows."""
     for root in node_ids:
         if root in known:
             continue
@@ -378,5 +375,4 @@ async def fingerprints(
             order.append(child)
             stack.append(iter(inputs_of(child)))
         known.add(root)
-        for node_id in order:
-            await ask(node_id)
+        yield from order

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from stagexec.executor.keys import Keys, Local, Taint, digest, encode, fingerprints
+from stagexec.executor.keys import Keys, Local, Taint, digest, encode, fingerprinted
 
 LINK = b"L"
 """Stands in a signature where a link is: its source is in the digest, by place. No value is encoded so."""
+
+
+DEEP = 200
+"""So many sub-caches inside each other the host may look through by recursion: well within Python's limit."""
 
 
 class MerkleKeySet:
@@ -20,22 +24,32 @@ class MerkleKeySet:
     subcache_keys: dict[str, Any]
     dynprompt: Any
 
-    def __init__(self, dynprompt: Any, node_ids: Any, is_changed_cache: Any) -> None:
-        super().__init__(dynprompt, node_ids, is_changed_cache)  # type: ignore[call-arg]
-        # All key sets of a prompt share the digests: they hang on the one object that lives as long.
-        shared = vars(is_changed_cache)
-        if "_stagexec_keys" not in shared:
-            shared["_stagexec_keys"] = PromptKeys(self.api, dynprompt, is_changed_cache)
-        self._prompt_keys: PromptKeys = shared["_stagexec_keys"]
+    is_changed_cache: Any
 
     async def add_keys(self, node_ids: Iterable[str]) -> None:
         """Make the keys of these nodes; their change fingerprints are asked for as the host asks."""
         wanted = [one for one in node_ids if one not in self.keys and self.dynprompt.has_node(one)]
-        with_id = self.include_node_id_in_input()  # type: ignore[attr-defined]
-        await self._prompt_keys.make(wanted, with_id)
+        prompt_keys = self._prompt_keys()
+        prompt_keys.begin()
         for node_id in wanted:
-            self.keys[node_id] = self._prompt_keys.keys.key(node_id)
+            await prompt_keys.get_node_signature(node_id)
+        prompt_keys.keys.make(wanted)
+        for node_id in wanted:
+            self.keys[node_id] = prompt_keys.keys.key(node_id)
             self.subcache_keys[node_id] = (node_id, self.dynprompt.get_node(node_id)["class_type"])
+
+    def _prompt_keys(self) -> PromptKeys:
+        """The digests that this set takes its keys from. All sets of a prompt share them: they hang on the
+        one object that lives as long."""
+        with_id = bool(self.include_node_id_in_input())  # type: ignore[attr-defined]
+        cache = self.is_changed_cache
+        holder = cache if hasattr(cache, "__dict__") and hasattr(cache, "__weakref__") else self
+        shared = vars(holder).setdefault("_stagexec_keys", {})
+        found: PromptKeys | None = shared.get(with_id)
+        if found is None or found.dynprompt is not self.dynprompt:
+            held = weakref.ref(cache) if holder is cache else lambda: cache
+            found = shared[with_id] = PromptKeys(self.api, self.dynprompt, held, with_id)
+        return found
 
 
 def known_ids(cache: Any) -> Any:
@@ -43,16 +57,18 @@ def known_ids(cache: Any) -> Any:
 
     The host gathers them by recursion: after a thousand expansions inside each other it could plan no prompt.
     """
-    try:
-        return cache.all_node_ids()
-    except RecursionError:
-        found: set[str] = set()
-        caches = [cache]
-        while caches:
-            one = caches.pop()
-            found |= one.cache_key_set.all_node_ids()
-            caches += one.subcaches.values()
-        return found
+    found: set[str] = set()
+    level = [cache]
+    for _ in range(DEEP):
+        level = [inner for one in level for inner in getattr(one, "subcaches", {}).values()]
+        if not level:
+            return cache.all_node_ids()
+    level = [cache]
+    while level:
+        one = level.pop()
+        found |= one.cache_key_set.all_node_ids()
+        level += one.subcaches.values()
+    return found
 
 
 class PromptKeys:
@@ -62,21 +78,25 @@ class PromptKeys:
     to wait for a collection of garbage, which takes the longer the more there are.
     """
 
-    def __init__(self, api: Any, dynprompt: Any, is_changed_cache: Any) -> None:
+    def __init__(self, api: Any, dynprompt: Any, is_changed_cache: Callable[[], Any], with_id: bool) -> None:
         self.dynprompt = dynprompt
-        self._is_changed_cache = weakref.ref(is_changed_cache)  # which holds us
-        self._locals = Locals(api, dynprompt)
+        self._is_changed_cache = is_changed_cache  # a weak reference, where that one holds us
+        self._locals = Locals(api, dynprompt, with_id)
         self.keys = Keys(self._locals.of)
         self._asked: set[str] = set()
         self._links: dict[str, list[str]] = {}
 
-    async def make(self, node_ids: list[str], with_id: bool) -> None:
-        """Make the digests of these nodes."""
-        self._locals.with_id = with_id
+    def begin(self) -> None:
+        """Digests are about to be made."""
         if any(map(self.dynprompt.has_node, self.keys.missing)):
             self._start_anew()
-        await fingerprints(node_ids, self._sources, self._ask, self._asked)
-        self.keys.make(node_ids)
+
+    # Packs see who asks for IS_CHANGED: these two have the names of the host's functions that do.
+
+    async def get_node_signature(self, node_id: str) -> None:
+        """Ask a node and its ancestors for what their digests are made from."""
+        for ancestor_id in fingerprinted([node_id], self._sources, self._asked):
+            await self.get_immediate_node_signature(ancestor_id)
 
     def _start_anew(self) -> None:
         """An expansion has brought a node that was linked to before it was there."""
@@ -84,13 +104,23 @@ class PromptKeys:
         self._asked.clear()
         self._links.clear()
 
-    async def _ask(self, node_id: str) -> None:
-        if self.dynprompt.has_node(node_id):
-            cache = self._is_changed_cache()
-            assert cache is not None, "the key set that asks holds it"
-            changed = self._locals.changed[node_id] = await cache.get(node_id)
-            if changed is not False:  # a pack's function was asked, and may have written into the prompt
-                self._locals.known_inputs.clear()
+    async def get_immediate_node_signature(self, node_id: str) -> None:
+        """Ask what a node's own part of its key needs: has it changed, and does its class name its id."""
+        if not self.dynprompt.has_node(node_id):
+            return
+        class_type = self.dynprompt.get_node(node_id)["class_type"]
+        class_def = self._locals.api.nodes.NODE_CLASS_MAPPINGS[class_type]
+        cache = self._is_changed_cache()
+        changed = self._locals.changed[node_id] = await cache.get(node_id)
+        if changed is not False:  # a pack's function was asked, and may have written into the prompt
+            self._locals.known_inputs.clear()
+        if class_type in self._locals.named:
+            return
+        self._locals.named[class_type] = (
+            self._locals.with_id
+            or bool(getattr(class_def, "NOT_IDEMPOTENT", False))
+            or self._locals.api.caching.include_unique_id_in_input(class_type)
+        )
 
     def _sources(self, node_id: str) -> list[str]:
         """The nodes that a node's links come from, in the order of input names."""
@@ -104,13 +134,14 @@ class PromptKeys:
 class Locals:
     """What the nodes of one prompt are by themselves."""
 
-    def __init__(self, api: Any, dynprompt: Any) -> None:
+    def __init__(self, api: Any, dynprompt: Any, with_id: bool) -> None:
         self.api = api
         self.dynprompt = dynprompt
-        self.with_id = False
+        self.with_id = with_id
         self.changed: dict[str, Any] = {}
         """Change fingerprint by node id."""
-        self._classes: dict[str, bool] = {}
+        self.named: dict[str, bool] = {}
+        """Does a key of this class hold the node's own id? Asked once a class."""
         self.known_inputs: dict[str, list[tuple[str, Any, bool]]] = {}
         self._words: dict[str, bytes] = {}
 
@@ -133,7 +164,7 @@ class Locals:
         taint = Taint()
         # Told apart by the number of pieces: two, or three with the id, and then two for each input.
         pieces = [self._word(class_type), encode(self.changed.get(node_id), taint)]
-        if self.with_id or self._named(class_type):
+        if self.with_id or self.named[class_type]:
             pieces.append(encode(node_id, taint))
         links = []
         for name, value, linked in self.inputs(node_id):
@@ -152,14 +183,4 @@ class Locals:
         found = self._words.get(word)
         if found is None:
             found = self._words[word] = encode(word, Taint())
-        return found
-
-    def _named(self, class_type: str) -> bool:
-        """Does a key of this class hold the node's own id? Asked once a class."""
-        found = self._classes.get(class_type)
-        if found is None:
-            class_def = self.api.nodes.NODE_CLASS_MAPPINGS[class_type]
-            idempotent = not getattr(class_def, "NOT_IDEMPOTENT", False)
-            found = not idempotent or self.api.names_itself(class_type)
-            self._classes[class_type] = found
         return found

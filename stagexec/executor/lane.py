@@ -1,4 +1,5 @@
-"""What a visit shares with the loop that asked for it: the arguments by name, and the visit's record."""
+"""What a visit shares with the loop that asked for it: the prompt in execution, the arguments by name, the
+visit's record, and how both make their calls."""
 
 from __future__ import annotations
 
@@ -6,11 +7,13 @@ import asyncio
 import contextlib
 import contextvars
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from stagexec.executor import failure
+from stagexec.executor.duties import Duties
 from stagexec.executor.growth import is_output
+from stagexec.executor.steps import Step
 from stagexec.record import live
 from stagexec.record.guard import guarded, note
 from stagexec.record.ledger import NO_DEPTH
@@ -31,23 +34,70 @@ NAMES = (
 )
 """The arguments of the host's `execute`, in the host's order."""
 
-_executor: contextvars.ContextVar[Any] = contextvars.ContextVar("stagexec_executor", default=None)
+
+class Lane:
+    """One prompt in execution: whose it is, and the run that it fills.
+
+    `shielded`: the host's worker waits for it and must outlive it, so an error that the host lets through
+    ends the prompt only. A pack that executes prompts by itself gets every error, as from the host's own.
+    """
+
+    __slots__ = ("_token", "direct", "duties", "executor", "run", "shielded", "taken", "ui_outputs")
+
+    def __init__(self, executor: Any, run: Run | None, *, shielded: bool, direct: bool) -> None:
+        self.executor = executor
+        self.duties = Duties(executor.api, executor)
+        self.run = run
+        self.shielded = shielded
+        self.direct = direct
+        self.taken = False
+        self.ui_outputs: dict[str, Any] = {}
+        self._token: Any = None
+
+    def enter(self) -> Lane:
+        """Visits asked for in this context belong to it from now on."""
+        self.taken = True
+        self._token = _lane.set(self)
+        return self
+
+    def leave(self) -> None:
+        """The prompt is over."""
+        _lane.reset(self._token)
+
+
+_lane: contextvars.ContextVar[Lane | None] = contextvars.ContextVar("stagexec_lane", default=None)
+_handed: contextvars.ContextVar[Lane | None] = contextvars.ContextVar("stagexec_handed", default=None)
 _kept: set[Any] = set()
 
 
-def executor() -> Any:
-    """The executor of ours whose loop runs here, or None. Each thread has its own: packs run some beside."""
-    return _executor.get()
+def current() -> Lane | None:
+    """The prompt that the calling context executes in a loop of ours. Packs run some beside each other."""
+    return _lane.get()
 
 
 @contextlib.contextmanager
-def executing(one: Any) -> Iterator[None]:
-    """Visits asked for meanwhile belong to `one`."""
-    token = _executor.set(one)
+def handed(lane: Lane) -> Iterator[None]:
+    """What `execute` has begun, for the `execute_async` that it calls."""
+    token = _handed.set(lane)
     try:
         yield
     finally:
-        _executor.reset(token)
+        _handed.reset(token)
+
+
+def claim(executor: Any, start: Callable[[], Run | None]) -> Lane:
+    """The lane of an `execute_async` that begins: the one handed down, else one of its own.
+
+    A pack may call it without `execute`, on a loop of its own, from a node, or several at a time. Of those on
+    one thread only the first fills a run: the others are part of what that one does.
+    """
+    given = _handed.get()
+    if given is not None and given.executor is executor and not given.taken:
+        return given.enter()
+    run = live.current_for_thread()
+    if run is None:
+        return Lane(executor, start(), shielded=False, direct=True).enter()
+    return Lane(executor, run if run.task is None else None, shielded=False, direct=False).enter()
 
 
 def keep(task: asyncio.Task[Any]) -> None:
@@ -58,6 +108,8 @@ def keep(task: asyncio.Task[Any]) -> None:
 
 class Given:
     """The arguments of one visit, by the host's names."""
+
+    __slots__ = NAMES
 
     server: Any
     dynprompt: Any
@@ -71,49 +123,33 @@ class Given:
     pending_async_nodes: dict[str, Any]
     ui_outputs: dict[str, Any]
 
-    __slots__ = NAMES
-
-
-def bind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Given:
-    """Arguments by position or by name; TypeError when one is missing, as from the host's own function."""
-    given = Given()
-    if len(args) == len(NAMES) and not kwargs:  # as our own loop calls
+    def __init__(self, *args: Any) -> None:
         (
-            given.server,
-            given.dynprompt,
-            given.caches,
-            given.current_item,
-            given.extra_data,
-            given.executed,
-            given.prompt_id,
-            given.execution_list,
-            given.pending_subgraph_results,
-            given.pending_async_nodes,
-            given.ui_outputs,
+            self.server,
+            self.dynprompt,
+            self.caches,
+            self.current_item,
+            self.extra_data,
+            self.executed,
+            self.prompt_id,
+            self.execution_list,
+            self.pending_subgraph_results,
+            self.pending_async_nodes,
+            self.ui_outputs,
         ) = args
-        return given
-    for name, value in zip(NAMES, args, strict=False):
-        setattr(given, name, value)
-    for name, value in kwargs.items():
-        setattr(given, name, value)
-    missing = [name for name in NAMES if not hasattr(given, name)]
-    if missing:
-        raise TypeError(f"execute() missing required arguments: {', '.join(missing)}")
-    return given
 
 
-def send_cached_ui(api: Any, given: Given, node_id: str, display: str, cached: Any) -> None:
-    """Announce a cached node, the way this host does it."""
+def send_cached_ui(api: Any, given: Given, node_id: str, display: str, cached: Any) -> Iterator[Any]:
+    """Announce a cached node, the way this host does it: steps."""
     if api.facts["send_cached_ui"]:
-        api.execution._send_cached_ui(
-            given.server, node_id, display, cached, given.prompt_id, given.ui_outputs
-        )
+        announce = api.execution._send_cached_ui
+        yield Step(announce, given.server, node_id, display, cached, given.prompt_id, given.ui_outputs)
         return
     if given.server.client_id is None:  # hosts without that function keep history to connected clients
         return
     shown = (cached.ui or {}).get("output", None)
     message = {"node": node_id, "display_node": display, "output": shown, "prompt_id": given.prompt_id}
-    given.server.send_sync("executed", message, given.server.client_id)
+    yield Step(given.server.send_sync, "executed", message, given.server.client_id)
     if cached.ui is not None:
         given.ui_outputs[node_id] = cached.ui
 
@@ -161,7 +197,11 @@ class VisitRecord:
     def enter(self) -> int:
         """The node's own code is about to run; gives what `leave` wants."""
         run = self.run
-        return run.enter(self.stage, self.part) if run is not None and self.number else NO_DEPTH
+        if run is None or not self.number:
+            return NO_DEPTH
+        depth = run.enter(self.stage, self.part)
+        live.show_open(run)
+        return depth
 
     def leave(self, depth: int) -> None:
         """It has run."""

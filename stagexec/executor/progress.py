@@ -47,6 +47,8 @@ class CoalescedProgress:
         self._entries: dict[str, Entry] = {}
         self._later: dict[str, tuple[Any, Any, Any]] = {}
         """(value, max, state) of nodes whose entry has yet to be made, or made anew."""
+        self._of: Any = None
+        self._by_hand = False
         self._noted = 0
         self._plain = True
         self._in_order = True
@@ -94,10 +96,15 @@ class CoalescedProgress:
 
     def _note(self, node_id: str, state: Any) -> None:
         """Keep what a node's entry is to say. While every state is sent, the entry is made at once."""
+        registry, known = self.registry, self._of
+        self._of = registry
+        if registry is None or registry.nodes.get(node_id) is not state or known not in (None, registry):
+            self._by_hand = True  # what is told now is not what we keep: the host's own looks it up
+            return
         value, most = state["value"], state["max"]
         if not (is_plain(value) and is_plain(most)):
             self._plain = False
-        nodes = self.registry.nodes
+        nodes = registry.nodes
         with self._lock:
             if node_id not in self._entries and node_id not in self._later:
                 self._noted += 1
@@ -188,8 +195,9 @@ class CoalescedProgress:
         if self._large_since is not None:
             self._spent_ns += self._cost_ns()
         sender = super()._send_progress_state  # type: ignore[misc]
-        if getattr(sender, "__func__", None) is not type(self)._hosts_sender:
-            sender(prompt_id, nodes)  # a pack has put its own there, and is to be asked
+        replaced = getattr(sender, "__func__", None) is not type(self)._hosts_sender
+        if replaced or self._by_hand or self.registry is None or prompt_id != self.registry.prompt_id:
+            sender(prompt_id, nodes)  # a pack has put its own there, or calls by itself
             return
         message = {"prompt_id": prompt_id, "nodes": self._states(nodes)}
         self.server_instance.send_sync(EVENT, message, self.server_instance.client_id)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import time
+import weakref
 from collections import OrderedDict
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from stagexec.executor import until
+from stagexec.executor import turn, until
 from stagexec.executor.growth import is_output
-from stagexec.executor.loop import executed_fields
-from stagexec.record import live
+from stagexec.executor.prompt import executed_fields
+from stagexec.executor.steps import Frameless
+from stagexec.record import clock, live
 from stagexec.record.guard import guarded
+from stagexec.record.run import Run
 
-validated: OrderedDict[str, int] = OrderedDict()
-"""prompt_id -> duration of its validation, ns, until it is accepted."""
+validated: OrderedDict[str, Validation] = OrderedDict()
+"""prompt_id -> its validation, until it is accepted."""
 
 MAX_VALIDATED = 1000
 WARMUP = "stagexec.warmup"
@@ -33,22 +38,31 @@ class QueueView:
 
     def put(self, *args: Any, **kwargs: Any) -> Any:
         """Accept a prompt."""
+        called(self, "put")
         given = args[0] if args else kwargs.get("item")
         item, stop = stopped_early(self.api, given) or (given, NO_STOP)
-        accept(self.api, item, stop)
-        if item is given:
-            return super().put(*args, **kwargs)  # type: ignore[misc]
-        return super().put(item)  # type: ignore[misc]
+        run = back_again(item) or accept(self.api, item, stop)
+        try:
+            if item is given:
+                return super().put(*args, **kwargs)  # type: ignore[misc]
+            return super().put(item)  # type: ignore[misc]
+        finally:
+            if run is not None:
+                run.queued = True
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
         """Hand the next prompt to the worker: its execution starts."""
+        called(self, "get")
+        forget_missing(self)
+        turn.over()
         taken = super().get(*args, **kwargs)  # type: ignore[misc]
         if taken is not None:
-            take(taken)
+            take(self.api, taken)
         return taken
 
     def task_done(self, *args: Any, **kwargs: Any) -> Any:
         """File a prompt's result."""
+        called(self, "task_done")
         result = super().task_done(*args, **kwargs)  # type: ignore[misc]
         done(args, kwargs)
         return result
@@ -83,32 +97,99 @@ class QueueView:
         return result
 
 
+class Item(NamedTuple):
+    """What we read of a queue item, `(number, prompt_id, prompt, extra_data, outputs, …)`."""
+
+    number: Any
+    prompt_id: str
+    prompt: dict[str, Any]
+    extra_data: dict[str, Any]
+    outputs: list[str]
+
+
+def item_of(item: Any) -> Item | None:
+    """The item as we read it. None for one that holds no prompt: packs put there what only they take out."""
+    if not isinstance(item, (tuple, list)) or len(item) < 3 or not is_prompt(item[2]):
+        return None
+    extra_data = item[3] if len(item) > 3 and isinstance(item[3], dict) else {}
+    outputs = item[4] if len(item) > 4 and isinstance(item[4], (list, tuple, set)) else ()
+    number = item[0] if isinstance(item[0], (int, float)) else None
+    return Item(number, str(item[1]), item[2], extra_data, [str(one) for one in outputs])
+
+
+def is_prompt(prompt: Any) -> bool:
+    """Is it a graph of nodes that can be described?"""
+    return isinstance(prompt, dict) and all(
+        isinstance(node, dict) and isinstance(node.get("inputs", {}), dict) for node in prompt.values()
+    )
+
+
 @guarded
 def stopped_early(api: Any, item: Any) -> tuple[Any, dict[str, Any]] | None:
     """The item with the nodes that its stop point leaves, and what to keep of that; None without one."""
-    prompt, extra_data, outputs = item[2:5]
-    point = until.asked(extra_data)
-    if point is None:
+    read = item_of(item)
+    point = until.asked(read.extra_data) if read is not None and len(item) > 4 else None
+    if read is None or point is None:
         return None
     classes = api.nodes.NODE_CLASS_MAPPINGS
     targets, left_out = until.cut(
-        prompt, list(outputs), point, lambda name: str(api.stage_of(name, classes.get(name))[0])
+        read.prompt, read.outputs, point, lambda name: str(api.stage_of(name, classes.get(name))[0])
     )
     return (*item[:4], targets, *item[5:]), {"until": point, "left_out": left_out}
 
 
 @guarded
-def accept(api: Any, item: Any, stop: dict[str, Any]) -> None:
-    """Begin a run for a queue item: (number, prompt_id, prompt, extra_data, outputs, …)."""
-    number, prompt_id, prompt, extra_data, outputs = item[:5]
-    fields = describe(api, prompt, list(outputs))
-    condition_id, more = condition_of(api, prompt, extra_data, list(outputs)) or NO_CONDITION
-    fields.update(more, **stop, number=number, validate_ns=validated.pop(str(prompt_id), None))
-    run = live.accept(str(prompt_id), fields, condition_id)
+def accept(
+    api: Any, item: Any, stop: dict[str, Any], *, late: bool = False, direct: bool = False
+) -> Run | None:
+    """Begin a run for a queue item. `late`: it came past `put`, and is in hand as its execution starts."""
+    read = item_of(item)
+    if read is None:
+        return None
+    fields, condition_id = description(api, read, stop)
+    accepted_ns = queued_since(read.extra_data) if late and not direct else None
+    run = live.accept(
+        read.prompt_id,
+        fields,
+        condition_id,
+        direct,
+        item=item,
+        waits=not (late or direct),
+        accepted_ns=accepted_ns,
+    )
     if run is not None:
-        if isinstance(extra_data, dict) and extra_data.get(WARMUP):
-            run.mark("warmup", {}, source="queue")
-        api.keep_condition(run, prompt, extra_data, list(outputs), fields)
+        keep(api, run, read, fields)
+    return run
+
+
+def description(api: Any, read: Item, stop: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
+    """(the fields of `run_accepted`, the condition's id) of a queue item."""
+    fields = describe(api, read.prompt, read.outputs)
+    condition_id, more = condition_of(api, read.prompt, read.extra_data, read.outputs) or NO_CONDITION
+    took = validated.pop(read.prompt_id, None)
+    fields.update(more, **stop, number=read.number, validate_ns=took.duration_ns() if took else None)
+    return fields, condition_id
+
+
+def keep(api: Any, run: Run, read: Item, fields: dict[str, Any]) -> None:
+    """What is done once a run is known by its item."""
+    if read.extra_data.get(WARMUP):
+        run.mark("warmup", {}, source="queue")
+    api.keep_condition(run, read.prompt, read.extra_data, read.outputs, fields)
+
+
+def queued_since(extra_data: dict[str, Any]) -> int | None:
+    """When the host's server accepted a prompt, by what it writes beside it: on our clock, or None.
+
+    Only an instant since this process began: one from before was another process's, and a wait does not go
+    over from one clock to another.
+    """
+    created_ms = extra_data.get("create_time")
+    if not isinstance(created_ms, int) or isinstance(created_ms, bool):
+        return None
+    now_ns, age_ns = clock.now_ns(), time.time_ns() - created_ms * 1_000_000
+    accepted_ns = now_ns - age_ns
+    return accepted_ns if clock.ANCHOR_MONO_NS <= accepted_ns <= now_ns else None
 
 
 @guarded
@@ -161,9 +242,73 @@ def add_brief(queue: Any, found: Any, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 @guarded
-def take(taken: Any) -> None:
+def take(api: Any, taken: Any) -> None:
     """The worker took (item, item_id)."""
-    live.start(str(taken[0][1]))
+    item = taken[0]
+    read = item_of(item)
+    if read is None:
+        return
+    run = live.start(read.prompt_id, item, lambda: accept(api, item, NO_STOP, late=True))
+    if run is not None and run.item is not item:  # a pack has put another in its place meanwhile
+        describe_again(api, run, read)
+    if run is not None:
+        run.item = None  # the prompt is not ours to keep
+
+
+@guarded
+def describe_again(api: Any, run: Run, read: Item) -> None:
+    """The item that is executed is not the one that was accepted: the run is told of as what it is."""
+    fields, condition_id = description(api, read, {"until": run.until} if run.until else {})
+    live.describe(run, fields, condition_id)
+    keep(api, run, read, fields)
+
+
+@guarded
+def begin(
+    executor: Any, prompt: Any, prompt_id: Any, extra_data: Any = None, execute_outputs: Any = ()
+) -> Run | None:
+    """Start the run of a prompt that no queue of ours handed over: a pack has its own, or none at all."""
+    item = (None, prompt_id, prompt, extra_data or {}, execute_outputs)
+    direct = not is_running(executor, prompt_id)
+    return live.start(
+        str(prompt_id), None, lambda: accept(executor.api, item, NO_STOP, late=True, direct=direct)
+    )
+
+
+def is_running(executor: Any, prompt_id: Any) -> bool:
+    """Does a queue say that this prompt is being executed?"""
+    running = getattr(getattr(executor.server, "prompt_queue", None), "currently_running", None)
+    if not isinstance(running, dict):
+        return False
+    return any(
+        isinstance(item, (tuple, list)) and len(item) > 1 and item[1] == prompt_id
+        for item in list(running.values())
+    )
+
+
+@guarded
+def back_again(item: Any) -> Run | None:
+    """The run of an item that was taken and is put back before anything was done: it waits on."""
+    read = item_of(item)
+    run = live.current_for_thread()
+    if read is None or run is None or run.prompt_id != read.prompt_id or run.task is not None or run.visits:
+        return None
+    live.put_back(run)
+    run.item = item
+    return run
+
+
+@guarded
+def called(queue: Any, name: str) -> None:
+    """Note what stands in place of our method on the instance as ours is called: that calls ours, in whatever
+    way that a look at its code may not show."""
+    vars(queue).setdefault("_stagexec_called", {})[name] = vars(queue).get(name)
+
+
+def is_called(queue: Any) -> Callable[[str], bool]:
+    """Tells of a method whether what stands in its place on the instance was seen to call ours."""
+    seen = vars(queue).get("_stagexec_called", {})
+    return lambda name: name in seen and seen[name] is vars(queue).get(name)
 
 
 @guarded
@@ -180,13 +325,53 @@ def done(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 @guarded
 def forget_missing(queue: Any) -> None:
     """Close the runs whose items are no longer in the queue."""
+    if not live.waiting:
+        return
     with queue.mutex:
-        live.forget([str(item[1]) for item in queue.queue])
+        running = getattr(queue, "currently_running", None)
+        left = [*queue.queue, *(running.values() if isinstance(running, dict) else ())]
+    live.forget([(str(one[1]), one) for one in left if isinstance(one, (tuple, list)) and len(one) > 1])
+
+
+class Validation:
+    """How long a prompt's validation took: until the coroutine that did it is gone."""
+
+    __slots__ = ("_coroutine", "end_ns", "start_ns")
+
+    def __init__(self) -> None:
+        self.start_ns = clock.now_ns()
+        self.end_ns: int | None = None
+        self._coroutine: Any = None
+
+    def of(self, coroutine: Any) -> None:
+        """The end is when this one is done, and its caller lets go of it."""
+        self._coroutine = weakref.ref(coroutine, lambda _: self._ended())
+
+    def _ended(self) -> None:
+        self.end_ns = clock.now_ns()
+
+    def duration_ns(self) -> int:
+        """Until now, where the caller keeps what it has awaited."""
+        return (self.end_ns or clock.now_ns()) - self.start_ns
+
+
+class TimedValidation(Frameless):
+    """`validate_prompt` with its duration kept for the run that it leads to."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The host's own coroutine."""
+        validation = Validation()
+        coroutine = self.func(*args, **kwargs)
+        keep_validation(args[0] if args else kwargs.get("prompt_id"), validation, coroutine)
+        return coroutine
 
 
 @guarded
-def keep_validation(prompt_id: Any, duration_ns: int) -> None:
+def keep_validation(prompt_id: Any, validation: Validation, coroutine: Any) -> None:
     """Remember how long a prompt's validation took, until it is accepted."""
-    validated[str(prompt_id)] = duration_ns
+    if not isinstance(prompt_id, str):
+        return
+    validation.of(coroutine)
+    validated[prompt_id] = validation
     while len(validated) > MAX_VALIDATED:
         validated.popitem(last=False)

@@ -1,24 +1,21 @@
-"""One attempt to execute one node: our `execution.execute`, with the stages native in it.
+"""One attempt to execute one node: the steps of our `execution.execute`, with the stages native in them.
 
-Same arguments by position and same result as the host's function, and every host function it needs is
-looked up late on the module `execution`, so that packs which wrap either keep working.
+Every host function that is needed is looked up late on the module `execution`, so that packs which wrap
+one keep working.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
-import logging
-import sys
-import traceback
-from collections.abc import Callable
-from types import CoroutineType
+from collections.abc import Generator, Iterator
 from typing import Any
 
 from stagexec.executor import growth, lane
 from stagexec.executor.aio import span_of_task
+from stagexec.executor.duties import Duties
 from stagexec.executor.failure import class_of
-from stagexec.record import live
+from stagexec.executor.steps import Await, Step, Steps
+from stagexec.record import safe
 from stagexec.record.run import VISIT
 
 OOM_TIP = (
@@ -32,33 +29,21 @@ LOADER_TIP = (
 """The host's own hints, word for word: clients show them."""
 
 
-def make_execute(api: Any, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Our replacement of the host's `execution.execute`, a coroutine function of the same arguments."""
+class Visit(Steps):
+    """The state of one attempt. Arguments are the host's own objects.
 
-    async def execute(*args: Any, **kwargs: Any) -> Any:
-        executor = lane.executor()
-        if executor is None:  # called outside our loop: by the host's executor, or by a pack's own
-            return await original(*args, **kwargs)
-        return await Visit(api, executor.duties, lane.bind(args, kwargs)).attempt()
+    `playing`: the prompt whose loop asks for the visit; None where a pack asks, by its own executor.
+    """
 
-    execute.__wrapped__ = original  # type: ignore[attr-defined]
-    return execute
-
-
-def to_await(value: Any) -> bool:
-    """Has this to be awaited? The host's caches became coroutines in 0.18."""
-    return type(value) is CoroutineType or inspect.isawaitable(value)
-
-
-class Visit:
-    """The state of one attempt. Arguments are the host's own objects."""
-
-    def __init__(self, api: Any, duties: Any, given: lane.Given) -> None:
+    def __init__(self, api: Any, playing: lane.Lane | None, given: lane.Given) -> None:
+        super().__init__()
         self.api = api
-        self.duties = duties
+        self.duties = playing.duties if playing is not None else Duties(api, None)
+        self.shielded = playing is not None and playing.shielded
         self.given = given
         self.node_id: str = given.current_item
-        self.run = live.current_for_thread()
+        self.node_object: Any = None
+        self.run = playing.run if playing is not None else None
         self.inputs: dict[str, Any] | None = None
         self.v3_data: Any = None
         self.missing: dict[str, Any] = {}
@@ -66,7 +51,7 @@ class Visit:
         self.class_def: Any = None
         self.record = lane.VisitRecord(self.run, self.node_id)
 
-    async def attempt(self) -> tuple[Any, Any, Any]:
+    def steps(self) -> Generator[Any, Any, tuple[Any, Any, Any]]:
         """(result, error details, exception), as the host's function gives them."""
         given, api = self.given, self.api
         node = given.dynprompt.get_node(self.node_id)
@@ -76,36 +61,42 @@ class Visit:
             api, self.class_type, self.class_def, given.dynprompt.get_parent_node_id(self.node_id)
         )
         try:
-            cached = given.caches.outputs.get(self.node_id)
-            if to_await(cached):
-                cached = await cached
+            cached = yield Await(given.caches.outputs.get, self.node_id)
             if cached is not None:
-                self._from_cache(cached)
+                yield from self._from_cache(cached)
                 return self._result("SUCCESS", "cached")
-            return await self._fresh_or_resumed(node["inputs"])
+            return (yield from self._fresh_or_resumed(node["inputs"]))
         finally:
             self.record.end()
 
-    async def _fresh_or_resumed(self, inputs: dict[str, Any]) -> tuple[Any, Any, Any]:
+    def _fresh_or_resumed(self, inputs: dict[str, Any]) -> Generator[Any, Any, tuple[Any, Any, Any]]:
         interrupts = self.api.interrupt_exception
         try:
-            done = await self._work(inputs)
+            done = yield from self._work(inputs)
         except interrupts as error:
-            logging.info("Processing interrupted")
+            safe.host_log.info("Processing interrupted")
             self.record.failed(self.api, error)
             return self._result("FAILURE", "failed", {"node_id": self._real_id()}, error)
-        except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and self._cancelled_from_outside():
-                raise
-            self.record.failed(self.api, error)
-            return self._result("FAILURE", "failed", self._describe(error), error)
+        except BaseException as raised:  # noqa: BLE001 (what is not the node's own is raised again)
+            return self._failed(self.thrown or raised)
         if not done:
             return self._result("PENDING", "pending")
-        self.api.execution.get_progress_state().finish_progress(self.node_id)
+        yield Step(self.api.execution.get_progress_state().finish_progress, self.node_id)
         self.given.executed.add(self.node_id)
         return self._result("SUCCESS", "blocked" if self.record.was_blocked() else "executed")
 
-    async def _work(self, inputs: dict[str, Any]) -> bool:
+    def _failed(self, error: BaseException) -> tuple[Any, Any, Any]:
+        """The result of an attempt that raised. What the host lets go is raised again."""
+        if self.trace is not None:
+            error.__traceback__ = self.trace  # as the coroutine itself has it: clients are shown it
+        if not self._ends_here(error):
+            if not isinstance(error, (asyncio.CancelledError, GeneratorExit)):
+                self.record.failed(self.api, error)
+            raise error
+        self.record.failed(self.api, error)
+        return self._result("FAILURE", "failed", self._describe(error), error)
+
+    def _work(self, inputs: dict[str, Any]) -> Generator[Any, Any, bool]:
         """Do what this attempt is for. False when the node has to wait for something and come back."""
         given = self.given
         if self.node_id in given.pending_async_nodes:
@@ -113,28 +104,26 @@ class Visit:
         elif self.node_id in given.pending_subgraph_results:
             outputs, ui, expands = growth.resolve(self.api, given, self.node_id, self.class_def), {}, False
         else:
-            called = await self._call(inputs)
+            called = yield from self._call(inputs)
             if called is None:
                 return False
             outputs, ui, expands = called
         if len(ui) > 0:
-            self._announce(ui)
+            yield from self._announce(ui)
         if expands:
-            await growth.expand(self.api, given, self.node_id, outputs, self.run)
+            yield from growth.expand(self.api, given, self.node_id, outputs, self.run)
             return False
         entry = self.api.execution.CacheEntry(ui=given.ui_outputs.get(self.node_id), outputs=outputs)
         given.execution_list.cache_update(self.node_id, entry)
-        stored = given.caches.outputs.set(self.node_id, entry)
-        if to_await(stored):
-            await stored
+        yield Await(given.caches.outputs.set, self.node_id, entry)
         self.record.made(self.api, outputs)
         return True
 
-    def _from_cache(self, cached: Any) -> None:
+    def _from_cache(self, cached: Any) -> Iterator[Any]:
         given, execution = self.given, self.api.execution
         display = given.dynprompt.get_display_node_id(self.node_id)
-        lane.send_cached_ui(self.api, given, self.node_id, display, cached)
-        execution.get_progress_state().finish_progress(self.node_id)
+        yield from lane.send_cached_ui(self.api, given, self.node_id, display, cached)
+        yield Step(execution.get_progress_state().finish_progress, self.node_id)
         given.execution_list.cache_update(self.node_id, cached)
         self.record.announced(cached.ui is not None)
 
@@ -146,48 +135,51 @@ class Visit:
             outputs, ui, expands = self.api.execution.get_output_from_returns(results, self.class_def)
         return outputs, ui, expands
 
-    async def _call(self, inputs: dict[str, Any]) -> tuple[Any, Any, bool] | None:
+    def _call(self, inputs: dict[str, Any]) -> Generator[Any, Any, tuple[Any, Any, bool] | None]:
         """Assemble the inputs and call the node's function. None when it waits: lazy inputs or tasks."""
         given, execution = self.given, self.api.execution
-        execution.get_progress_state().start_progress(self.node_id)
-        self.inputs, self.missing, self.v3_data = execution.get_input_data(
-            inputs, self.class_def, self.node_id, given.execution_list, given.dynprompt, given.extra_data
+        yield Step(execution.get_progress_state().start_progress, self.node_id)
+        self.inputs, self.missing, self.v3_data = yield Step(
+            execution.get_input_data,
+            inputs,
+            self.class_def,
+            self.node_id,
+            given.execution_list,
+            given.dynprompt,
+            given.extra_data,
         )
         if given.server.client_id is not None:
             given.server.last_node_id = display = given.dynprompt.get_display_node_id(self.node_id)
             message = {"node": self.node_id, "display_node": display, "prompt_id": given.prompt_id}
-            given.server.send_sync("executing", message, given.server.client_id)
+            yield Step(given.server.send_sync, "executing", message, given.server.client_id)
         self.record.take_inputs(self.api, self.inputs)
-        node_object = given.caches.objects.get(self.node_id)
-        if to_await(node_object):
-            node_object = await node_object
-        if node_object is None:
+        self.node_object = yield Await(given.caches.objects.get, self.node_id)
+        if self.node_object is None:
             with self.record.node_stage():
-                node_object = self.class_def()
-            stored = given.caches.objects.set(self.node_id, node_object)
-            if to_await(stored):
-                await stored
-        if await self._wants_lazy_inputs(node_object):
+                self.node_object = yield Step(self.class_def)
+            yield Await(given.caches.objects.set, self.node_id, self.node_object)
+        if (yield from self._wants_lazy_inputs()):
             return None
-        outputs, ui, expands, waits = await self._node_function(node_object)
+        outputs, ui, expands, waits = yield from self._node_function()
         if waits:
             self._wait_for_tasks(outputs)
             return None
         return outputs, ui, expands
 
-    async def _node_function(self, node_object: Any) -> tuple[Any, Any, bool, bool]:
+    def _node_function(self) -> Generator[Any, Any, tuple[Any, Any, bool, bool]]:
         run, record = self.run, self.record
         at = (run, record.number, record.stage, record.part) if run is not None and record.number else None
         token = VISIT.set(at)
         depth = record.enter()
         try:
-            result: tuple[Any, Any, bool, bool] = await self.api.execution.get_output_data(
+            result: tuple[Any, Any, bool, bool] = yield Await(
+                self.api.execution.get_output_data,
                 self.given.prompt_id,
                 self.node_id,
-                node_object,
+                self.node_object,
                 self.inputs,
-                execution_block_cb=self._blocked,
-                pre_execute_cb=self._before_call,
+                execution_block_cb=self.execution_block_cb,
+                pre_execute_cb=self.pre_execute_cb,
                 v3_data=self.v3_data,
             )
             return result
@@ -196,29 +188,30 @@ class Visit:
             VISIT.reset(token)
             self.duties.after_node_function()
 
-    async def _wants_lazy_inputs(self, node_object: Any) -> bool:
+    def _wants_lazy_inputs(self) -> Generator[Any, Any, bool]:
         """Ask a node with lazy inputs which it needs; True when some have yet to be made."""
-        if not self.api.has_lazy_check(self.class_def, node_object):
+        if not self.api.has_lazy_check(self.class_def, self.node_object):
             return False
         execution = self.api.execution
         v3_data = self.v3_data.copy()
         v3_data["create_dynamic_tuple"] = True
         with self.record.node_stage():
-            answers = await execution._async_map_node_over_list(
+            answers = yield Await(
+                execution._async_map_node_over_list,
                 self.given.prompt_id,
                 self.node_id,
-                node_object,
+                self.node_object,
                 self.inputs,
                 "check_lazy_status",
                 allow_interrupt=True,
                 v3_data=v3_data,
             )
-            answers = await execution.resolve_map_node_over_list_results(answers)
+            answers = yield Await(execution.resolve_map_node_over_list_results, answers)
         inputs = self.inputs or {}
         names = {name for answer in answers if isinstance(answer, list) for name in answer}
         wanted = [n for n in names if isinstance(n, str) and (n not in inputs or n in self.missing)]
         for name in wanted:
-            self.given.execution_list.make_input_strong_link(self.node_id, name)
+            yield Step(self.given.execution_list.make_input_strong_link, self.node_id, name)
         return len(wanted) > 0
 
     def _wait_for_tasks(self, outputs: list[Any]) -> None:
@@ -232,13 +225,13 @@ class Visit:
                     self.run, task, self.node_id, self.record.number, self.record.stage, self.record.start_ns
                 )
 
-        async def release_when_done() -> None:
+        async def await_completion() -> None:
             await asyncio.gather(*tasks, return_exceptions=True)
             unblock()
 
-        lane.keep(asyncio.create_task(release_when_done()))
+        lane.keep(asyncio.create_task(await_completion()))
 
-    def _announce(self, ui: Any) -> None:
+    def _announce(self, ui: Any) -> Iterator[Any]:
         given, dynprompt = self.given, self.given.dynprompt
         if self.api.facts["asset_enrichment"]:
             ui = self.api.execution.enrich_output_with_assets(ui)
@@ -259,10 +252,10 @@ class Visit:
                 "output": ui,
                 "prompt_id": given.prompt_id,
             }
-            given.server.send_sync("executed", message, given.server.client_id)
+            yield Step(given.server.send_sync, "executed", message, given.server.client_id)
         self.record.announced(True)
 
-    def _blocked(self, block: Any) -> Any:
+    def execution_block_cb(self, block: Any) -> Any:
         """A blocker reached an input: tell the client once when it carries a message."""
         self.record.blocked(block.message)
         if block.message is None:
@@ -282,42 +275,60 @@ class Visit:
         given.server.send_sync("execution_error", message, given.server.client_id)
         return self.api.execution.ExecutionBlocker(None)
 
-    def _before_call(self, call_index: int) -> None:
+    def pre_execute_cb(self, call_index: int) -> None:
+        """The node's function is about to be called for an item of its input lists."""
         self.record.call(call_index)
         self.api.execution.GraphBuilder.set_default_prefix(self.node_id, call_index, 0)
 
     def _describe(self, error: BaseException) -> dict[str, Any]:
-        """The error as clients get it, and what the host does about it: logs, and unloads after an OOM."""
-        execution = self.api.execution
-        kind, _, trace = sys.exc_info()
-        shown = {}
-        for name, values in (self.inputs or {}).items():
-            shown[name] = [execution.format_value(value) for value in values]
-        logging.error(f"!!! Exception during processing !!! {error}")
-        logging.error(traceback.format_exc())
+        """The error as clients get it, and what the host does about it: logs, and unloads after an OOM.
+
+        It cannot raise: what cannot be had of the error is left out, what no console takes is escaped there.
+        """
+        execution, management = self.api.execution, self.api.model_management
+        text = safe.text_of(error)
+        nothing: dict[str, Any] = {}
+        shown = safe.ask(nothing, self._shown_inputs)
+        safe.host_log.error(f"!!! Exception during processing !!! {text}")
+        safe.host_log.error(safe.traceback_of(error))
         tips = ""
-        if self.api.is_oom(error):
+        if safe.ask(False, self.api.is_oom, error):
             tips = OOM_TIP
-            logging.info("Memory summary:\n%s", self.api.model_management.debug_memory_summary())
-            logging.error("Got an OOM, unloading all loaded models.")
-            self.api.model_management.unload_all_models()
+            summary = safe.ask("not to be had", management.debug_memory_summary)
+            safe.host_log.info("Memory summary:\n%s", summary)
+            safe.host_log.error("Got an OOM, unloading all loaded models.")
+            safe.attempt("unloading all loaded models", management.unload_all_models)
         elif (
-            isinstance(error, RuntimeError)
-            and "mat1 and mat2 shapes" in str(error)
+            issubclass(type(error), RuntimeError)
+            and "mat1 and mat2 shapes" in text
             and "Sampler" in self.class_type
         ):
             tips = LOADER_TIP
         return {
             "node_id": self._real_id(),
-            "exception_message": f"{error}\n{tips}",
-            "exception_type": execution.full_type_name(kind),
-            "traceback": traceback.format_tb(trace),
+            "exception_message": f"{text}\n{tips}",
+            "exception_type": safe.ask(safe.kind_of(error), execution.full_type_name, type(error)),
+            "traceback": safe.frames_of(error.__traceback__),
             "current_inputs": shown,
         }
 
+    def _shown_inputs(self) -> dict[str, Any]:
+        """The inputs as the host shows them; of a value that cannot be shown, its kind."""
+
+        def show(value: Any) -> Any:
+            return safe.ask(f"<{safe.kind_of(value)}>", self.api.execution.format_value, value)
+
+        return {name: [show(value) for value in values] for name, values in (self.inputs or {}).items()}
+
     def _real_id(self) -> str:
-        real: str = self.given.dynprompt.get_real_node_id(self.node_id)
+        real: str = safe.ask(self.node_id, self.given.dynprompt.get_real_node_id, self.node_id)
         return real
+
+    def _ends_here(self, error: BaseException) -> bool:
+        """Is it the node's own error? The host lets go what is no Exception; its worker shall outlive it."""
+        if isinstance(error, asyncio.CancelledError) and self._cancelled_from_outside():
+            return False
+        return isinstance(error, Exception) or (self.shielded and not isinstance(error, GeneratorExit))
 
     def _cancelled_from_outside(self) -> bool:
         """Was the run's own task cancelled, rather than a CancelledError raised by a node?"""

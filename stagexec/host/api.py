@@ -22,6 +22,7 @@ class HostApi:
         self.fingerprint = host_facts.fingerprint(execution)
         self.node_stages = NodeStages(tables.nodes)
         self.stage_of = self.node_stages.stage_of
+        self.choices = self.node_stages.choices
         self.conditions = Conditions(self)
         self.condition_of = self.conditions.of
         self.keep_condition = self.conditions.keep
@@ -41,6 +42,11 @@ class HostApi:
     def nodes(self) -> Any:
         """The host's module `nodes`, with its class table."""
         return self.execution.nodes
+
+    @property
+    def graph(self) -> Any:
+        """The host's module of graphs and of the order of execution."""
+        return sys.modules["comfy_execution.graph"]
 
     @property
     def model_management(self) -> Any:
@@ -81,13 +87,10 @@ class HostApi:
             return self.execution.first_real_override(class_def, "check_lazy_status") is not None
         return getattr(node_object, "check_lazy_status", None) is not None
 
-    def input_info(self, class_def: Any, name: str, valid_inputs: Any) -> Any:
-        """(type, category, options) of an input, as the host reads them from INPUT_TYPES()."""
-        return self.execution.get_input_info(class_def, name, valid_inputs)
-
-    def names_itself(self, class_type: str) -> bool:
-        """Does the host put the node's own id into the cache keys of this class?"""
-        return bool(sys.modules["comfy_execution.caching"].include_unique_id_in_input(class_type))
+    @property
+    def caching(self) -> Any:
+        """The host's module of caches and their keys."""
+        return sys.modules["comfy_execution.caching"]
 
     def debug_logging(self) -> bool:
         """Does the console show DEBUG, by this host's own arguments?"""

@@ -7,31 +7,41 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import wrapt
 
-from stagexec.delivery import children, pyav
+from stagexec.delivery import children, outcome, pyav
 from stagexec.delivery.closing import Closer
 from stagexec.executor import queue as queue_view
 from stagexec.executor import wire
+from stagexec.executor.execution import make_execute
 from stagexec.executor.keyset import MerkleKeySet
 from stagexec.executor.loop import HostLoop, NativeLoop
 from stagexec.executor.progress import CoalescedProgress
 from stagexec.executor.schedule import Schedule
 from stagexec.executor.validation import make_validate_inputs
-from stagexec.executor.visit import make_execute
 from stagexec.host import api as host_api
-from stagexec.host import attention, conformance, devices, leftovers, node_pack, restart, routes, visits
+from stagexec.host import (
+    attention,
+    conformance,
+    devices,
+    leftovers,
+    node_pack,
+    restart,
+    routes,
+    visits,
+    worker,
+)
 from stagexec.host.seams import Factory, SeamRefused, Seams, on_instance
 from stagexec.host.tables import Tables
 from stagexec.host.wrap import executing_visit
-from stagexec.record import clock, live, paths, pauses
+from stagexec.record import ends, live, paths, pauses, words
 from stagexec.record.guard import guarded
-
-log = logging.getLogger("stagexec")
+from stagexec.record.safe import log
 
 
 class Hooks:
@@ -55,6 +65,7 @@ class Hooks:
             "execution:execute": self._execute,
             "execution:get_output_data": self._watched_calls,
             routes.TARGET: self._add_routes,
+            worker.TARGET: self._worker,
             "execution:validate_prompt": self._validate,
             **attention.places(),
             **devices.offload_places(timing),
@@ -103,7 +114,10 @@ class Hooks:
         assert api is not None
         paths.host_folder = paths.host_folder or user_folder()
         ledger = paths.ledger_folder(self.process.pop("ledger", None))
-        live.begin_process(ledger, **self.process)
+        argv = words.arguments(self.process.pop("argv", ()), host_choices().__contains__)
+        live.begin_process(ledger, watched=True, argv=argv, **self.process)
+        ends.unchecked = outcome.unchecked
+        ends.begin()
         devices.tell()
         live.sample_devices(self.nvml_period_s)
         live.host_facts(
@@ -184,7 +198,9 @@ class Hooks:
 
     def _validate(self, module: ModuleType, original: Any) -> Any:
         self._known(module)
-        return timed_validation(original)
+        # Hosts whose validation is no coroutine give it no prompt id either: nothing to keep it by.
+        takes_id = inspect.iscoroutinefunction(original)
+        return queue_view.TimedValidation(original) if takes_id else original
 
     def _add_routes(self, module: ModuleType, original: Any) -> Any:
         with_ours = routes.add_routes(module, original)
@@ -196,9 +212,13 @@ class Hooks:
 
         return add_routes
 
+    def _worker(self, _module: ModuleType, original: Any) -> Any:
+        return original if self.api is None else worker.make_supervised(self.api, original)
+
     @guarded
     def _install_late(self) -> None:
         self.seams.install_late()
+        self.seams.install_in("__main__")  # the host's main.py by now, which is about to start its worker
 
     _filed: Any = None
 
@@ -221,8 +241,19 @@ def queue_state(state: dict[str, Any]) -> dict[str, Any]:
     queue = getattr(server, "prompt_queue", None)
     if state["seam"] != "prompt_queue" or state["state"] != "installed" or queue is None:
         return state
-    found = on_instance(queue, ("put", "get", "task_done"))
+    if not isinstance(queue, queue_view.QueueView):
+        kind = f"{type(queue).__module__}:{type(queue).__qualname__}"
+        if not any(isinstance(one, queue_view.QueueView) for one in vars_of(queue).values()):
+            return {**state, "state": "lost", "reason": f"the server's queue is a {kind}, none of ours"}
+        return {**state, "reason": f"the server's queue is a {kind}, in front of ours"}
+    found = on_instance(queue, ("put", "get", "task_done"), queue_view.is_called(queue))
     return state if found is None else {**state, "state": found[0], "reason": found[1]}
+
+
+def vars_of(thing: Any) -> dict[str, Any]:
+    """The instance's own attributes, where it has such."""
+    found = getattr(thing, "__dict__", None)
+    return dict(found) if isinstance(found, dict) else {}
 
 
 def mixed(part: type) -> Callable[[host_api.HostApi, ModuleType, Any], Any]:
@@ -234,25 +265,18 @@ def mixed(part: type) -> Callable[[host_api.HostApi, ModuleType, Any], Any]:
     return make
 
 
-def timed_validation(original: Any) -> Any:
-    """`validate_prompt` with its duration kept for the run that it leads to."""
-
-    def prompt_id_of(args: tuple[Any, ...]) -> Any:
-        return args[0] if args and isinstance(args[0], str) else None
-
-    def keep(args: tuple[Any, ...], kwargs: dict[str, Any], start: int) -> None:
-        queue_view.keep_validation(prompt_id_of(args) or kwargs.get("prompt_id"), clock.now_ns() - start)
-
-    @functools.wraps(original)
-    async def validate(*args: Any, **kwargs: Any) -> Any:
-        start = clock.now_ns()
-        try:
-            return await original(*args, **kwargs)
-        finally:
-            keep(args, kwargs, start)
-
-    # Hosts whose validation is no coroutine give it no prompt id either: nothing to keep it by.
-    return validate if inspect.iscoroutinefunction(original) else original
+def host_choices() -> set[str]:
+    """The values that the host's own command line lists for its options."""
+    actions = getattr(getattr(sys.modules.get("comfy.cli_args"), "parser", None), "_actions", ())
+    found: set[str] = set()
+    for action in actions:
+        kind = getattr(action, "type", None)
+        listed = [
+            *(action.choices or ()),
+            *(kind if isinstance(kind, type) and issubclass(kind, Enum) else ()),
+        ]
+        found.update(str(getattr(one, "value", one)) for one in listed)
+    return found
 
 
 def user_folder() -> Path | None:
@@ -268,5 +292,5 @@ def user_folder() -> Path | None:
 
 def begin(hooks: Hooks, command: list[str], main_file: Path) -> None:
     """Install everything and make a restart of the host come back to us. `command`: how we were started."""
-    hooks.install()
     restart.keep_launcher(command, main_file)
+    hooks.install()

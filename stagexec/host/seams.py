@@ -108,6 +108,12 @@ class Seams:
                 if path.endswith(ending) and seam.state == "absent":
                     self._install(seam, target, module)
 
+    def install_in(self, module: str) -> None:
+        """Install the rows of a module that has become another since its import hook was called."""
+        found = sys.modules.get(module)
+        if found is not None:
+            self._arrived(module, found)
+
     def states(self) -> list[State]:
         """Every row's state as last known, in the order of the tables."""
         return [seam.describe() for seam in self.seams.values()]
@@ -260,13 +266,20 @@ def _name(thing: Any) -> str:
     return f"{module}:{getattr(function, '__qualname__', type(function).__qualname__)}"
 
 
-def on_instance(thing: Any, names: tuple[str, ...]) -> tuple[str, str] | None:
+def on_instance(
+    thing: Any, names: tuple[str, ...], is_called: Callable[[str], bool]
+) -> tuple[str, str] | None:
     """(state, reason) where methods of `thing` were replaced on the instance itself; None where none was.
 
-    Our class stays in place then, and yet may never be called: no look at the class can tell.
+    Our class stays in place then, and yet may never be called: no look at the class can tell. `is_called`
+    knows of a name whether what stands there now was seen to call ours.
     """
     placed = {name: vars(thing)[name] for name in names if name in vars(thing)}
-    past = {name: one for name, one in placed.items() if not _reaches(one, getattr(type(thing), name, None))}
+    past = {
+        name: one
+        for name, one in placed.items()
+        if not is_called(name) and not _reaches(one, getattr(type(thing), name, None))
+    }
     if past:
         who = ", ".join(sorted({_name(one) for one in past.values()}))
         return "lost", f"on the instance, replaced by {who}; no call of ours can be seen in it"
@@ -307,6 +320,11 @@ def _inner(one: Any) -> list[Any]:
     if isinstance(one, SeamWrapper) or type(one).__name__ not in ("function", "method"):
         return inner
     function = getattr(one, "__func__", one)
+    inner += getattr(function, "__defaults__", None) or ()
+    inner += (getattr(function, "__kwdefaults__", None) or {}).values()
+    owner = getattr(one, "__self__", None)  # a pack's object keeps what its method took the place of
+    if isinstance(getattr(owner, "__dict__", None), dict):
+        inner += [value for value in vars(owner).values() if callable(value)]
     try:
         scope = inspect.getclosurevars(function)
     except (ValueError, TypeError):  # a closure that is not filled yet; a method over no Python function

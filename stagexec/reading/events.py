@@ -89,6 +89,11 @@ class ProcessStart(Event, tag="process_start"):
     executor_asked: str | None = None
     pid_started: str | None = None
 
+    @property
+    def boot_id(self) -> str | None:
+        """What names the boot of the machine in which the process began; None where not known."""
+        return self.pid_started.split(":")[0] if self.pid_started else None
+
 
 class HostFacts(Event, tag="host_facts"):
     """What was found out about the host."""
@@ -297,6 +302,7 @@ class RunClosed(Event, tag="run_closed"):
     finished_ns: Mono | None = None
     cancel_ns: Mono | None = None
     stopped_ns: Mono | None = None
+    reason: str | None = None
 
 
 class Identity(Event, tag="identity"):
@@ -323,9 +329,10 @@ class LostEvents(Event, tag="lost_events"):
 
 
 class ProcessEnd(Event, tag="process_end"):
-    """The process ended in good order."""
+    """The process ended and could still say why."""
 
     reason: str | None = None
+    exception_type: str | None = None
 
 
 AnyEvent = (

@@ -13,9 +13,12 @@ from stagexec.format import (
     SPAN_COLUMNS,
     VISIT_COLUMNS,
 )
-from stagexec.reading import alive, details, events
+from stagexec.reading import alive, details, ends, events
 from stagexec.reading.journal import Source
 from stagexec.reading.runs import Process, Run, even
+
+SIGNS_OF_LIFE = (events.Heartbeat, events.RunAccepted, events.RunStarted, events.Segments)
+"""What only a process writes that goes on."""
 
 Alive = alive.Alive
 
@@ -59,6 +62,8 @@ class Fold:
         if event.ts_wall is not None:
             self.process.take_anchor(event)
         kind = type(event)
+        if kind in SIGNS_OF_LIFE:
+            self.process.end = None  # a restart that did not come about: the process goes on
         of_process = self._take.get(kind)
         if of_process is not None:
             of_process(event)
@@ -75,10 +80,13 @@ class Fold:
         """Close what is left open, as of wall time `now_wall_ns`, and hand out all runs."""
         left = [run for run in self.runs.values() if run.closed is None]
         self.process.live = bool(left) and self._is_live(now_wall_ns, is_alive)
+        ending = ends.of(self.process) if left and not self.process.live else None
+        if ending is not None and ending.seen is not None:
+            self._seen_open(*ending.seen)
         for run in left:
-            _complete(run, self.process.last_ns)
-            if not self.process.live:
-                _lose(run)
+            _complete(run, ending.last_ns if ending is not None else self.process.last_ns)
+            if ending is not None:
+                ends.close(run, ending)
         return list(self.runs.values())
 
     def _is_live(self, now_wall_ns: int, is_alive: Alive) -> bool:
@@ -114,6 +122,12 @@ class Fold:
             where = (row.stage, row.part, row.start_ns, row.visit, row.seam, row.node_id, row.node_class)
             run.opens.append(events.Open(*where))
 
+    def _seen_open(self, run_id: str, seen: events.Open) -> None:
+        """What the watcher saw, where that is later than all that the journal was told."""
+        run = self.runs.get(run_id)
+        if run is not None and all(known.start_ns < seen.start_ns for known in run.opens):
+            run.opens.append(seen)
+
     def _lost_events(self, event: events.LostEvents) -> None:
         self.process.lost_events += event.count
 
@@ -135,6 +149,8 @@ class Fold:
             run.marks.append(event)
         elif event.name == "fault":
             self.process.faults.append(event)
+        elif event.name == "restart_begun":
+            self.process.restart_ns = event.ts_mono_ns
 
 
 def _accepted(run: Run, event: events.RunAccepted) -> None:
@@ -201,6 +217,8 @@ def _executed(run: Run, event: events.RunExecuted) -> None:
 def _closed(run: Run, event: events.RunClosed) -> None:
     run.closed = event
     run.outcome, run.cause, run.error = event.outcome, event.cause, event.error
+    if event.reason is not None:
+        run.notes.append(event.reason)
 
 
 def _identity(run: Run, event: events.Identity) -> None:
@@ -237,20 +255,6 @@ def _complete(run: Run, last_ns: int) -> None:
     run.at_end = chain[-1]
     if len(chain) > 1 and written is not None:
         run.notes.append(f"stages after {written} ns are known from signs of life alone")
-
-
-def _lose(run: Run) -> None:
-    run.outcome, run.cause = "lost", "process_died"
-    last = run.at_end
-    error = events.ErrorInfo(cause="process_died")
-    if run.executed is not None:
-        error.stage = "delivery_commit"
-    elif last is not None:
-        error.stage, error.visit = last.stage, last.visit
-        error.node_id, error.node_class = last.node_id, last.node_class
-    elif len(run.segments):
-        error.stage = run.segments.stage[-1]
-    run.error = error
 
 
 def fold(source: Source, now_wall_ns: int | None = None, is_alive: Alive = alive.is_alive) -> list[Run]:

@@ -207,7 +207,7 @@ def open_rows(known: Progress, now_wall_ns: int, is_alive: Alive) -> list[list[A
         lines = [_line(stream, *place)[1] for place in places]
     folded = lean.folded(known.file, [line.encode() for line in known.head], lines)
     folded.process.last_ns = known.last_ns or folded.process.last_ns
-    if known.ended:
+    if known.ended and folded.process.end is None:
         folded.process.end = events.ProcessEnd(ts_mono_ns=known.last_ns)
     return [
         [*table.flat(run).values(), known.file, known.open[run.run_id][0][0], known.open[run.run_id][-1][1]]

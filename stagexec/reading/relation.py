@@ -10,6 +10,7 @@ from typing import Any
 
 import duckdb
 
+from stagexec import addresses
 from stagexec.reading import index, store, table
 from stagexec.reading.journal import size_of
 
@@ -144,10 +145,12 @@ def of_files(pattern: str) -> Iterator[Runs]:
             columns = connection.execute(f"DESCRIBE SELECT * FROM {PARQUET}", [pattern]).fetchall()
             present = {column[0] for column in columns}
             if "run_id" not in present or "total_ns" not in present:
-                raise CannotRead(f"{pattern}: no runs in these files; name those under runs/")
+                raise CannotRead(
+                    f"{addresses.shown(pattern)}: no runs in these files; name those under runs/"
+                )
             connection.execute(f"CREATE TEMP TABLE runs AS {_newest(present)}", [pattern])
         except duckdb.Error as error:
-            raise CannotRead(f"{pattern}: {_reason(error)}") from None
+            raise CannotRead(addresses.shown(f"{pattern}: {_reason(error)}")) from None
         yield Runs(connection, [])
     finally:
         connection.close()
@@ -183,4 +186,4 @@ def _register(connection: Any, protocol: str) -> None:
     try:
         connection.register_filesystem(fsspec.filesystem(protocol))
     except (ImportError, ValueError) as error:
-        raise CannotRead(f"{protocol}://: {error}") from None
+        raise CannotRead(addresses.shown(f"{protocol}://: {error}")) from None

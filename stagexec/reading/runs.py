@@ -69,6 +69,8 @@ class Process:
     seams: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     faults: list[events.Mark] = dataclasses.field(default_factory=list)
     end: events.ProcessEnd | None = None
+    restart_ns: int | None = None
+    """When it last started its successor, to end itself then; None when it never did."""
     last_ns: int = 0
     """The last sign of life: the latest time of any event."""
     lost_events: int = 0

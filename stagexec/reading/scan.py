@@ -26,6 +26,9 @@ BUFFER = 1024**2
 
 MAX_HEARTBEATS = 1000
 
+RESTART = b'"restart_begun"'
+"""In the mark of a process that has started its successor."""
+
 BATCH = 2000
 """Rows in one line of a file of rows."""
 
@@ -141,10 +144,9 @@ class _Stretch:
                 self._end(run_id)
             elif kind == b"run_accepted" and known:
                 self._again(run_id, at)
-        elif kind == b"heartbeat":
+        elif kind in (b"heartbeat", b"process_end") or (kind == b"mark" and RESTART in ordered):
             self.found.heartbeats = [*self.found.heartbeats[-MAX_HEARTBEATS:], [at, at + len(line)]]
-        elif kind == b"process_end":
-            self.found.ended = True
+            self.found.ended = kind == b"process_end"
         elif kind in CHANGES and at >= self.job.head_end and _text(line) not in self.job.head:
             # Not the writer beginning a file made anew with its head again, which is no news.
             self.found.surprise = f"{_text(kind)} again at byte {at}"

@@ -31,3 +31,11 @@ def wall_ns(mono_ns: int) -> int:
 def mono_ns(wall_time_ns: int) -> int:
     """Monotonic instant of a wall time of this process, by its anchor."""
     return ANCHOR_MONO_NS + (wall_time_ns - ANCHOR_WALL_NS)
+
+
+def slept_ns() -> int | None:
+    """How long this machine has slept since it was started, which the clock leaves out; None if unknown."""
+    try:
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    except (AttributeError, OSError):
+        return None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-import logging
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-log = logging.getLogger("stagexec")
+from stagexec import addresses
+from stagexec.record import safe
+from stagexec.record.safe import log
 
 GUARDED: dict[str, Any] = {}
 """Every guarded function by qualified name. Tests replace its `body` to inject a fault."""
@@ -27,8 +28,11 @@ R = TypeVar("R")
 
 
 def note(where: str, error: BaseException) -> None:
-    """Keep a fault of ours: log it once per place, count it, file it in the journal if there is one."""
-    text = told(error)
+    """Keep a fault of ours: log it once per place, count it, file it in the journal if there is one.
+
+    It stands in fences, so it cannot raise.
+    """
+    text = addresses.shown(safe.named(error))
     if len(faults) < MAX_FAULTS:
         faults.append((where, text))
     if where not in _seen:
@@ -40,19 +44,11 @@ def note(where: str, error: BaseException) -> None:
         _filing.busy = True  # filing may fault too; that one is only counted
         try:
             on_fault(where, error)
-        except Exception as second:
+        except BaseException as second:  # what is filed is of foreign make
             if len(faults) < MAX_FAULTS:
-                faults.append(("guard.on_fault", repr(second)))
+                faults.append(("guard.on_fault", safe.repr_of(second)))
         finally:
             _filing.busy = False
-
-
-def told(error: BaseException) -> str:
-    """The error as a line. Of one whose own text cannot be made, its kind."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception as second:  # a pack's exception may be of any make
-        return f"{type(error).__name__} (its text raised {type(second).__name__})"
 
 
 def guarded(function: Callable[..., R]) -> Callable[..., R | None]:

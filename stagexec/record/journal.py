@@ -1,29 +1,35 @@
 """The journal's writer: a thread of its own, so that a run never waits for a disk.
 
-What happens when the disk is full or the folder vanishes: one loud warning, events are counted and
-dropped, and the count is written (`lost_events`) when writing works again.
+What a run begins with is written by the thread that begins it, where the ledger lies on a disk of this
+machine: some microseconds, and a kill at the next instant still finds the run in the ledger.
+
+What happens when the disk is full or the folder vanishes: one loud warning; what matters most is written into
+room that was set aside; the rest waits in memory, a bounded amount of it, and is written when writing works
+again. What did not fit is counted, and the count is written (`lost_events`).
 """
 
 from __future__ import annotations
 
 import atexit
-import logging
+import errno
 import os
-import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from stagexec.format import SPAN_COLUMNS, VISIT_COLUMNS
-from stagexec.record import clock, condition
+from stagexec.record import clock, condition, disks, paths
 from stagexec.record.guard import note
+from stagexec.record.journal_file import JournalFile
+from stagexec.record.plain import plain
+from stagexec.record.process import Watcher
 from stagexec.record.run import Run
-
-log = logging.getLogger("stagexec")
+from stagexec.record.safe import log
 
 TICK_S = 0.02
 """The writer looks for new events this often while a run is open: well below the 50 ms that may be lost."""
@@ -40,10 +46,42 @@ STOP_S = 5.0
 MAX_CONDITIONS = 1000
 """How many manifests may wait for a disk that cannot be written."""
 
+WAITING_BYTES = 32 * 1024**2
+"""How many bytes of lines may wait for a disk that cannot be written."""
+
+KEPT_BYTES = 32 * 1024**2
+"""How many bytes of the open runs' lines are kept, to be written again where the file was removed."""
+
+BEGIN_S = 0.5
+"""At its start the process waits this long for a look at the disk; without an answer it is no local one."""
+
+DIRECT_WAIT_S = 0.005
+"""A thread that begins a run waits this long for the writer to be out of its way."""
+
+FLAG_S = 1.0
+"""On a disk of a network, how often the writer looks whether the next run is armed for `profile` timing."""
+
+SLOW_S = 0.05
+"""A direct write that took longer shows a slow disk: the writer does it for the next PAUSE_S."""
+
+PAUSE_S = 5.0
+
 CLOSING = ("run_closed", "process_end")
 """Events after which nothing more is written of what they close."""
 
-APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+VITAL = frozenset(
+    ("run_accepted", "run_started", "run_executed", "artifact", "run_closed", "process_end", "lost_events")
+)
+"""Events that tell that a run was there and how it ended: on a full disk they go before its segments."""
+
+
+class Line(NamedTuple):
+    """One event as it is written."""
+
+    data: bytes
+    run_id: str | None
+    vital: bool
+    ends_run: bool
 
 
 class Journal:
@@ -52,18 +90,25 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.runs: dict[str, Run] = {}
-        self.path: Path | None = None
         self.lost = 0
+        self.is_local = False
+        """Whether the folder lies on a disk of this machine; known when the writer has begun."""
+        self._file = JournalFile(folder)
         self._queue: deque[dict[str, Any]] = deque()
         self._conditions: deque[condition.Manifest] = deque(maxlen=MAX_CONDITIONS)
         self._wake = threading.Event()
+        self._began = threading.Event()
         self._lock = threading.Lock()  # the writer's own: never taken by a run
+        self._file_lock = threading.Lock()  # held while the file is written
         self._encode = msgspec.json.Encoder(enc_hook=repr).encode
-        self._file = -1
-        self._torn = False
+        self._waiting: list[Line] = []  # what could not be written yet
+        self._kept: dict[str, list[Line]] = {}  # of each open run, what the file has
+        self._kept_bytes = 0
         self._last_write = 0
         self._retry_at = 0.0
         self._retry_conditions_at = 0.0
+        self._direct_again_at = 0.0
+        self._short = False  # the disk has no room for a whole reserve
         self._warned = False
         self._stop = False
         self._reason = ""
@@ -71,12 +116,26 @@ class Journal:
         self._shown: dict[str, Any] = {}
         self._header: list[dict[str, Any]] = []
         self._in_file: list[dict[str, Any]] = []  # the header events that the present file has
+        self._armed = False
+        self._look_for_flag_at = 0.0
+        self._watcher: Watcher | None = None
+        self.show_open: Callable[[Run], None] | None = None
+        """What shows the watcher the segment that is open; None where there is no watcher."""
         self._thread = threading.Thread(target=self._loop, name="stagexec-journal", daemon=True)
 
-    def start(self) -> None:
-        """Begin writing. The file is made at the first event."""
+    @property
+    def path(self) -> Path | None:
+        """The file; None before the first event."""
+        return self._file.path
+
+    def start(self, watched: bool = False) -> None:
+        """Begin writing; the file is made at the first event. `watched`: a process notes our death."""
+        self._watched = watched
         self._thread.start()
+        self._began.wait(BEGIN_S)
         atexit.register(self.stop, "exit")
+
+    _watched = False
 
     def put(self, event: dict[str, Any]) -> None:
         """Hand an event to the writer."""
@@ -84,8 +143,22 @@ class Journal:
         if not self._wake.is_set():
             self._wake.set()
 
+    def put_now(self, event: dict[str, Any]) -> None:
+        """Write an event before this returns, where that takes microseconds; else hand it to the writer."""
+        if self._watcher is not None:
+            self._watcher.tell(bool(self.runs))
+        if self._written_directly(event):
+            self._wake.set()  # for the signs of life
+        else:
+            self.put(event)
+
+    def take_profile(self) -> bool:
+        """Whether the writer saw that the next run is armed for `profile` timing; disarms."""
+        armed, self._armed = self._armed, False
+        return armed
+
     def put_header(self, one: dict[str, Any]) -> None:
-        """Hand over an event about the process: tried until it is written, and again in a file made anew."""
+        """Hand over an event about the process: tried until it is written, and again in a file made again."""
         self._header = [h for h in self._header if h["event_type"] != one["event_type"]] + [one]
         self._wake.set()
 
@@ -102,24 +175,33 @@ class Journal:
         end = time.monotonic() + timeout_s
         while time.monotonic() < end:
             self.tick()
-            if not self._queue:
+            if not self._queue and not self._waiting:
                 return True
             time.sleep(TICK_S)
         return False
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: str, exception_type: str | None = None) -> None:
         """Write what is left and a `process_end`. Waits for a hanging disk, but not for ever."""
         if self._stop or os.getpid() != self._pid:  # a forked child has a copy of us, and no business here
             return
-        self.put(event("process_end", source="process", reason=reason))
+        self.put(event("process_end", source="process", reason=reason, exception_type=exception_type))
         self._stop = True
         self._retry_at = 0.0
         self._wake.set()
         if self._lock.acquire(timeout=STOP_S):
             try:
                 self._round()
+                self._file.close()
             finally:
                 self._lock.release()
+
+    def go_on(self) -> None:
+        """The restart for which this journal was stopped did not come about: write on."""
+        if self._stop and os.getpid() == self._pid:
+            self._stop = False
+            self.put(event("mark", source="process", name="restart_failed", detail={}))
+            self._thread = threading.Thread(target=self._loop, name="stagexec-journal", daemon=True)
+            self._thread.start()
 
     def tick(self) -> None:
         """One round of the writer."""
@@ -127,17 +209,47 @@ class Journal:
             self._round()
 
     def _loop(self) -> None:
+        self.is_local = disks.is_local(self.folder)
+        self._began.set()
         while not self._stop:
             try:
                 self.tick()
+                self._look_after_watcher()
+                self._look_for_flag()
             except Exception as error:  # noqa: BLE001 (the fence of this thread)
                 note("Journal.tick", error)
                 time.sleep(HEARTBEAT_S)
             if any(run.started for run in list(self.runs.values())):
                 time.sleep(TICK_S)
                 continue
-            self._wake.wait(HEARTBEAT_S if self.runs or self.lost else None)
+            idle_s = None if self.is_local else FLAG_S
+            self._wake.wait(HEARTBEAT_S if self.runs or self.lost or self._waiting else idle_s)
             self._wake.clear()
+
+    def _look_for_flag(self) -> None:
+        """On a disk that may hang, this thread and no run looks for what arms a run for `profile` timing."""
+        if self.is_local or self._armed or time.monotonic() < self._look_for_flag_at:
+            return
+        self._look_for_flag_at = time.monotonic() + FLAG_S
+        self._armed = paths.take_profile_flag(self.folder)
+
+    def _look_after_watcher(self) -> None:
+        if self._watched and self.is_local and self.path is not None:
+            self._watched = False
+            watcher = Watcher(self.path.with_suffix(".life"))
+            problem = watcher.start()
+            if problem is None:
+                self._watcher = watcher
+                self.show_open = self._show_open
+            else:
+                log.info("stagexec: nothing notes when this process is killed: %s.", problem)
+        if self._watcher is not None:
+            self._watcher.tell(bool(self.runs))
+
+    def _show_open(self, run: Run) -> None:
+        """Let the watcher see the segment that is open now, with its node."""
+        if self._watcher is not None:
+            self._watcher.show(self._encode((run.run_id, run.ledger.open, run.node)))
 
     def _round(self) -> None:
         # What is closing goes last: all that its run did before is in the run's own queues by now.
@@ -154,8 +266,9 @@ class Journal:
             lines.append(self._line(one))
         if not lines and self._beat_is_due():
             lines.append(self._line(self._heartbeat()))
-        if lines or self.lost or self._header_due():
-            self._write(lines)
+        if lines or self.lost or self._waiting or self._header_due():
+            with self._file_lock:
+                self._write(lines)
         if self._conditions and time.monotonic() >= self._retry_conditions_at:
             self._store_conditions()
 
@@ -169,7 +282,7 @@ class Journal:
                 log.error("stagexec: conditions in %s cannot be written (%s).", self.folder, problem)
             self._retry_conditions_at = time.monotonic() + RETRY_S
 
-    def _drain(self, run: Run, lines: list[bytes]) -> None:
+    def _drain(self, run: Run, lines: list[Line]) -> None:
         if not run.started:
             return
         segments, open_ = take_segments(run)
@@ -198,7 +311,8 @@ class Journal:
 
     def _beat_is_due(self) -> bool:
         quiet = clock.now_ns() - self._last_write >= HEARTBEAT_S * 1e9
-        return bool(self.runs) and quiet and time.monotonic() >= self._retry_at
+        may_write = not self._waiting and time.monotonic() >= self._retry_at
+        return bool(self.runs) and quiet and may_write
 
     def _heartbeat(self) -> dict[str, Any]:
         rows = []
@@ -209,49 +323,140 @@ class Journal:
                 names = ("stage", "part", "start_ns", "visit", "seam")
                 row: dict[str, Any] = {"run_id": run.run_id, **dict(zip(names, open_, strict=True))}
                 rows.append({**row, "node_id": node[0], "node_class": node[1]})
-        return event("heartbeat", source="journal", open=rows)
+        return event(
+            "heartbeat", source="journal", ts_wall=time.time_ns(), slept_ns=clock.slept_ns(), open=rows
+        )
 
-    def _line(self, one: dict[str, Any]) -> bytes:
+    def _line(self, one: dict[str, Any]) -> Line:
+        kind = one["event_type"]
+        return Line(self._encoded(one) + b"\n", one["run_id"], kind in VITAL, kind == "run_closed")
+
+    def _encoded(self, one: dict[str, Any]) -> bytes:
         try:
-            return self._encode(one) + b"\n"
+            return self._encode(one)
         except UnicodeEncodeError:  # a file name or a prompt with half a character in it: not our fault
-            return self._encode(plain(one)) + b"\n"
+            return self._encode(plain(one))
         except Exception as error:  # noqa: BLE001 (what cannot be encoded is noted, what is plain of it kept)
             note("Journal.encode", error)
-            return self._encode(plain(one)) + b"\n"
+            return self._encode(plain(one))
+
+    def _written_directly(self, one: dict[str, Any]) -> bool:
+        """Write an event on the calling thread. False: the writer has to do it."""
+        may = self.is_local and self._in_file and os.getpid() == self._pid and not self._stop
+        if not may or time.monotonic() < self._direct_again_at:
+            return False
+        line = self._line(one)
+        begin = time.monotonic()
+        if not self._file_lock.acquire(timeout=DIRECT_WAIT_S):
+            self._direct_again_at = begin + PAUSE_S
+            return False
+        try:
+            # Nothing may come before what waits; a file that is not ours any more is the writer's to mend.
+            if self._waiting or not self._file.is_same():
+                return False
+            whole, _ = self._file.write([line.data])  # a line that was torn is written again, by the writer
+            if whole:
+                self._keep([line])
+                self._last_write = clock.now_ns()
+            if time.monotonic() - begin > SLOW_S:
+                self._direct_again_at = begin + PAUSE_S
+            return whole == 1
+        finally:
+            self._file_lock.release()
 
     def _header_due(self) -> list[dict[str, Any]]:
         """The events about the process that the present file does not have."""
         return [one for one in self._header if not any(one is there for there in self._in_file)]
 
-    def _write(self, lines: list[bytes]) -> None:
-        """Write what is due of the header, the count of lost events, and `lines`; or count them as lost."""
+    def _write(self, lines: list[Line]) -> None:
+        """Write what is due of the header, what waits, the count of lost events, and `lines`."""
+        self._waiting += lines
         now = time.monotonic()
         if now < self._retry_at:
-            self.lost += len(lines)
+            self._trim()
             return
-        whole, before = 0, self.lost
         try:
-            self._open_file()
-            due = self._header_due()
-            head = [self._line(one) for one in due]
-            if self.lost:
-                lost = event("lost_events", source="journal", count=self.lost, reason=self._reason)
-                head.append(self._line(lost))
-            whole, problem = self._write_all(head + lines)
-            self._in_file += due[:whole]
-            # Beyond the head, the old losses are told, and only what is missing of `lines` is lost.
-            self.lost = len(lines) + len(head) - whole if whole >= len(head) else self.lost + len(lines)
+            if not self._file.prepare():
+                self._begin_again()
+            problem = self._write_waiting()
         except OSError as error:  # there is no file to write to
             problem = error
-            self.lost += len(lines)
         if problem is not None:
             self._failed(problem, now)
+            self._trim()
             return
-        if before:
-            log.warning("stagexec: the journal is written again; %d events were lost.", before)
-        self._warned = False
-        self._last_write = clock.now_ns()
+        if not self._waiting:
+            if self._warned:
+                log.warning("stagexec: the journal is written again%s.", self._told_lost())
+            self._warned, self._told_count = False, 0
+            self._short = not self._file.keep_reserve()
+
+    def _begin_again(self) -> None:
+        """The file is empty, or another one: the head is due, and all of the runs that are open."""
+        self._in_file = []
+        self._waiting[:0] = [line for kept in self._kept.values() for line in kept]
+        self._kept, self._kept_bytes = {}, 0
+
+    def _write_waiting(self) -> OSError | None:
+        """Write what waits, what is vital first where the disk is short of room; what ended that."""
+        due = self._header_due()
+        head = [self._line(one) for one in due]
+        if self.lost:
+            head.append(
+                self._line(event("lost_events", source="journal", count=self.lost, reason=self._reason))
+            )
+        size = sum(len(line.data) for line in self._waiting)
+        in_order = not (self._short or self._warned) or self._file.has_room(size)
+        batch = self._waiting if in_order else [line for line in self._waiting if line.vital]
+        whole, problem = self._file.write([line.data for line in head + batch])
+        self._in_file += due[:whole]
+        if self.lost and whole >= len(head):  # told
+            self._told_count += self.lost
+            self.lost = 0
+        written = batch[: max(0, whole - len(head))]
+        self._keep(written)
+        done = set(map(id, written))
+        self._waiting = [line for line in self._waiting if id(line) not in done]
+        if whole:
+            self._last_write = clock.now_ns()
+        if problem is None and self._waiting:  # only what is vital had room
+            problem = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return problem
+
+    _told_count = 0
+
+    def _told_lost(self) -> str:
+        return f"; {self._told_count} events were lost" if self._told_count else ""
+
+    def _keep(self, written: list[Line]) -> None:
+        """Keep the open runs' lines: a file that is removed under them is written again whole."""
+        for line in written:
+            run_id = line.run_id
+            if line.ends_run and run_id in self._kept:
+                self._kept_bytes -= sum(len(one.data) for one in self._kept.pop(run_id))
+            elif run_id is not None and (run_id in self.runs or run_id in self._kept):
+                self._kept.setdefault(run_id, []).append(line)
+                self._kept_bytes += len(line.data)
+        if self._kept_bytes > KEPT_BYTES:  # a run of very many visits: that it was there is kept
+            self._kept = {run_id: [one for one in kept if one.vital] for run_id, kept in self._kept.items()}
+            self._kept_bytes = sum(len(line.data) for kept in self._kept.values() for line in kept)
+
+    def _trim(self) -> None:
+        """Let go of what is too much to wait: the oldest of what is not vital, then the newest of what is."""
+        size = sum(len(line.data) for line in self._waiting)
+        if size <= WAITING_BYTES:
+            return
+        kept = []
+        for line in self._waiting:
+            if size > WAITING_BYTES and not line.vital:
+                size -= len(line.data)
+                self.lost += 1
+            else:
+                kept.append(line)
+        while kept and size > WAITING_BYTES:
+            size -= len(kept.pop().data)
+            self.lost += 1
+        self._waiting = kept
 
     def _failed(self, problem: OSError, now: float) -> None:
         self._reason = f"{type(problem).__name__}: {problem}"
@@ -259,55 +464,12 @@ class Journal:
         if not self._warned:
             self._warned = True
             log.error(
-                "stagexec: the journal in %s cannot be written (%s). Runs are not affected; events are "
-                "lost until it can be written again.",
+                "stagexec: the journal in %s cannot be written (%s). Runs are not affected; their events are "
+                "kept in memory until it can be written again, at most %d MiB of them.",
                 self.folder,
                 self._reason,
+                WAITING_BYTES // 1024**2,
             )
-
-    def _write_all(self, lines: list[bytes]) -> tuple[int, OSError | None]:
-        """How many of `lines` are in the file whole, and what ended the writing; ends a torn line first."""
-        start = b"\n" if self._torn else b""
-        data = start + b"".join(lines)
-        done, problem = 0, None
-        try:
-            while done < len(data):
-                done += os.write(self._file, memoryview(data)[done:])
-        except OSError as error:
-            problem = error
-        if done:
-            self._torn = data[done - 1 : done] != b"\n"
-        ends = done + 1 if done > len(start) else done  # the end of its line, if torn, is written next time
-        return data.count(b"\n", len(start), ends), problem
-
-    def _open_file(self) -> None:
-        """Open the file, anew when somebody removed it."""
-        if self._file >= 0:
-            if self.path is not None and self.path.exists():
-                return
-            os.close(self._file)
-            self._file = -1
-        self._in_file = []
-        if self.path is None or not self.path.parent.exists():
-            day = time.strftime("%Y-%m-%d", time.localtime(clock.ANCHOR_WALL_NS / 1e9))
-            name = f"{socket.gethostname()}-{os.getpid()}-{clock.ANCHOR_WALL_NS}.jsonl"
-            self.path = self.folder / "journal" / day / name
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(self.path, APPEND, 0o644)
-        self._torn = self._torn and os.fstat(self._file).st_size > 0
-
-
-def plain(value: Any, depth: int = 20) -> Any:
-    """`value` as JSON can hold it: no halves of characters, and type names for what is no plain data."""
-    if value is None or isinstance(value, (bool, int, float)):
-        return value
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    if depth and isinstance(value, dict):
-        return {plain(str(key)): plain(one, depth - 1) for key, one in value.items()}
-    if depth and isinstance(value, (list, tuple)):
-        return [plain(one, depth - 1) for one in value]
-    return f"<{type(value).__name__}>"
 
 
 def take_segments(run: Run) -> tuple[list[Any], Any]:

@@ -8,18 +8,20 @@ first, which is all that it costs where only one executes, and asks `elsewhere` 
 from __future__ import annotations
 
 import threading
-from collections import Counter
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from stagexec.record import clock, guard, instruments, memory, paths, profile
+from stagexec import addresses
+from stagexec.record import clock, guard, instruments, memory, paths, profile, safe, words, worker
 from stagexec.record.device import DeviceClock
 from stagexec.record.devices import clock_for
 from stagexec.record.guard import guarded
 from stagexec.record.journal import Journal, event
 from stagexec.record.nvml import Sampler
 from stagexec.record.run import VISIT, Run
+from stagexec.record.waiting import Waiting
 
 run: Run | None = None
 """The run in execution that began first, or None while none is."""
@@ -71,16 +73,18 @@ UNDESCRIBED: dict[str, Any] = {
 finishing: dict[str, Run] = {}
 """Runs that have been executed and are not closed yet, by id."""
 
-_waiting: dict[str, list[Run]] = {}
-_waiting_lock = threading.Lock()
+waiting = Waiting()
 _running_lock = threading.Lock()
 _started = 0
 _cancel_asked_ns: int | None = None
 
 
 @guarded
-def begin_process(folder: Path, **fields: Any) -> None:
-    """Open the journal of this process in the ledger `folder`. Fields: see `process_start`."""
+def begin_process(folder: Path, *, watched: bool = False, **fields: Any) -> None:
+    """Open the journal of this process in the ledger `folder`. Fields: see `process_start`.
+
+    `watched`: with a tiny process beside this one that notes until when this one lived.
+    """
     global journal
     journal = Journal(folder)
     journal.put_header(
@@ -92,7 +96,7 @@ def begin_process(folder: Path, **fields: Any) -> None:
             **fields,
         )
     )
-    journal.start()
+    journal.start(watched)
     guard.on_fault = _file_fault
 
 
@@ -107,7 +111,7 @@ def sample_devices(period_s: float | None) -> None:
     if reason is None:
         sampler = made
     else:
-        guard.log.warning("stagexec: no NVML samples: %s.", reason)
+        safe.log.warning("stagexec: no NVML samples: %s.", reason)
     period_ns = None if reason else round(period_s * 1e9)
     facts = event("nvml_facts", source="process", period_ns=period_ns, reason=reason, devices=made.facts)
     journal.put_header(facts)
@@ -133,67 +137,99 @@ def seam_states(states: list[dict[str, Any]]) -> None:
 
 @guarded
 def accept(
-    prompt_id: str, fields: dict[str, Any], condition_id: str | None = None, direct: bool = False
+    prompt_id: str,
+    fields: dict[str, Any],
+    condition_id: str | None = None,
+    direct: bool = False,
+    *,
+    item: Any = None,
+    waits: bool = True,
+    accepted_ns: int | None = None,
 ) -> Run:
-    """A prompt is accepted: from now on its time is counted. Fields: see `run_accepted`."""
-    new = Run(prompt_id, clock.now_ns(), clock.now_ns)
+    """A prompt is accepted: its time is counted from now on, or from `accepted_ns`. Fields: see
+    `run_accepted`. `waits`: something will start it later. `item`: what the host's queue is about to hold."""
+    new = Run(prompt_id, accepted_ns or clock.now_ns(), clock.now_ns)
+    new.item, new.queued = item, item is None
+    if waits and not direct:
+        waiting.add(new)
+    if journal is not None:
+        journal.open_run(new)
+    describe(new, fields, condition_id, direct)
+    dead = worker.missing()
+    if dead is not None:
+        new.mark("worker_died", dead, source="queue")
+    return new
+
+
+def describe(new: Run, fields: dict[str, Any], condition_id: str | None, direct: bool = False) -> None:
+    """Say what a run is of. Told a second time where what is executed is not what was accepted."""
     new.condition_id = condition_id
     new.outputs = list(fields.get("selected_outputs", ()))
     new.until = fields.get("until")
     new.class_of = dict(zip(fields.get("nodes", ()), fields.get("classes", ()), strict=False))
-    if not direct:
-        with _waiting_lock:
-            _waiting.setdefault(prompt_id, []).append(new)
     if journal is not None:
-        journal.open_run(new)
         accepted = event(
             "run_accepted",
             new,
             source="loop" if direct else "queue",
             ts_mono_ns=new.accepted_ns,
-            ts_wall=clock.wall_ns(new.accepted_ns),
+            # Not by the process's anchor: the machine may have slept since.
+            ts_wall=time.time_ns() - (clock.now_ns() - new.accepted_ns),
             stage_id="queue_wait",
-            prompt_id=prompt_id,
+            prompt_id=new.prompt_id,
             direct=direct,
             **{**UNDESCRIBED, **fields},
         )
-        journal.put(accepted)
-    return new
+        journal.put_now(accepted)
 
 
 @guarded
-def start(prompt_id: str) -> Run | None:
-    """The worker took the prompt: it is the run of the calling thread. Accepts it now if no queue did."""
+def start(
+    prompt_id: str, item: Any = None, accept_late: Callable[[], Run | None] | None = None
+) -> Run | None:
+    """The worker took the prompt: it is the run of the calling thread. Accepts it now if no queue did.
+
+    Of several that wait under one id it is that of the queue's `item`. `accept_late` knows what it is of.
+    """
     here = threading.get_ident()
     for one in list(running.values()):
         # Nobody filed it: a pack replaced the queue's methods, or its thread ended under it.
         if one.thread == here or not one.worker.is_alive():
             finish(one, {"host_status": None}, {})
-    with _waiting_lock:
-        waiting = _waiting.get(prompt_id)
-        found = waiting.pop(0) if waiting else None
-        if waiting is not None and not waiting:
-            _waiting.pop(prompt_id, None)
-    taken = found or accept(prompt_id, {}, direct=True)
-    if taken is None:
-        return None
-    taken.timing = take_timing()  # a look at a file: on this thread, not on the server's that accepts
-    return begin(taken)
+    taken = waiting.take(prompt_id, item) or (accept_late() if accept_late is not None else None)
+    taken = taken or accept(prompt_id, {}, direct=True)
+    return begin(taken, take_timing) if taken is not None else None
 
 
-def begin(new: Run) -> Run:
-    """Make `new` the run of the calling thread."""
+def begin(new: Run, timing_of: Callable[[], str] | None = None) -> Run:
+    """Make `new` the run of the calling thread. It is that before anything else is done, which could fail.
+
+    `timing_of` is asked for its timing mode; without it the run has one already.
+    """
     new.thread, new.worker = threading.get_ident(), threading.current_thread()
+    first, beside = _enter(new)
+    _prepare(new, timing_of)
+    new.ledger.switch("executor_prepare", "plan")
+    new.started = True
+    _file_start(new, first, beside)
+    return new
+
+
+@guarded
+def _prepare(new: Run, timing_of: Callable[[], str] | None) -> None:
+    if timing_of is not None:
+        new.timing = timing_of()
     if new.timing != "baseline":
         instrument(new)
     new.compiled_before = profile.compile_counters()
-    new.ledger.switch("executor_prepare", "plan")
-    new.started = True
-    first, beside = _enter(new)
+
+
+@guarded
+def _file_start(new: Run, first: bool, beside: list[Run]) -> None:
     device, device_reason = instruments.reason_of(new)
-    journal_event(
-        new,
+    started = event(
         "run_started",
+        new,
         source="loop",
         stage_id="executor_prepare",
         startup_class="process_cold" if first else "warm",
@@ -202,13 +238,14 @@ def begin(new: Run) -> Run:
         device_reason=device_reason,
         unseen=unseen() if unseen is not None and device is not None else [],
     )
+    if journal is not None:
+        journal.put_now(started)
     for one in beside:
         for told, other in ((one, new), (new, one)):
             told.alone = False
             told.mark("beside", {"run_id": other.run_id, "prompt_id": other.prompt_id}, source="loop")
     if sampler is not None:  # after the event: the sample is the first one since the run's start
         sampler.poke(busy=True)
-    return new
 
 
 def _enter(new: Run) -> tuple[bool, list[Run]]:
@@ -266,36 +303,45 @@ def instrument(new: Run) -> None:
 
 
 def take_timing() -> str:
-    """The timing mode of the run that begins now: the process's, or `profile` where it is armed; disarms."""
+    """The timing mode of the run that begins now: the process's, or `profile` where it is armed; disarms.
+
+    Looks at the disk only where that is of this machine; else at what the journal's writer saw there.
+    """
     if timing == "profile" or journal is None:
         return timing
-    flag = paths.profile_flag(journal.folder)
-    if not flag.exists():
-        return timing
-    try:
-        flag.unlink()
-    except OSError:  # another process was first, or it cannot be removed: then it is not ours
-        return timing
-    return "profile"
+    if not journal.is_local:
+        return "profile" if journal.take_profile() else timing
+    return "profile" if paths.take_profile_flag(journal.folder) else timing
 
 
 @guarded
-def forget(prompt_ids_left: Iterable[str]) -> None:
-    """Prompts left the queue unexecuted: close every waiting run that is not among `prompt_ids_left`."""
-    left = Counter(prompt_ids_left)
-    gone: list[Run] = []
-    with _waiting_lock:
-        for prompt_id in list(_waiting):
-            keep = left[prompt_id]
-            runs = _waiting[prompt_id]
-            gone += runs[keep:]
-            del runs[keep:]
-            if not runs:
-                del _waiting[prompt_id]
-    for one in gone:
+def put_back(current: Run) -> None:
+    """The run of the calling thread waits again: its prompt went back into the queue with nothing done."""
+    current.ledger.level(0)
+    current.ledger.switch("queue_wait")
+    current.started = current.queued = False
+    if current.instruments is not None:
+        current.instruments.detach()
+        current.instruments = None
+    _take_out(current)
+    waiting.add(current, first=True)
+
+
+@guarded
+def forget(left: Iterable[tuple[str, Any]]) -> None:
+    """Prompts left the queue unexecuted: close every waiting run whose (prompt id, item) is not in `left`."""
+    for one in waiting.take_missing(left):
         one.cancel_ns = clock.now_ns()
         one.started = True
         close(one, "cancelled", "user_cancel", {"stage": "queue_wait"})
+
+
+@guarded
+def lose_waiting(cause: str) -> None:
+    """Nothing will execute what waits: close every waiting run as lost."""
+    for one in waiting.take_all():
+        one.started = True
+        close(one, "lost", cause, {"stage": "queue_wait"})
 
 
 @guarded
@@ -371,34 +417,69 @@ def file_facts(of: Run) -> None:
 
 
 @guarded
-def close(done: Run, outcome: str, cause: str | None, error: dict[str, Any] | None) -> None:
-    """End a run: its last segment ends now."""
-    end = clock.now_ns()
+def close(
+    done: Run,
+    outcome: str,
+    cause: str | None,
+    error: dict[str, Any] | None,
+    reason: str | None = None,
+    *,
+    settle: bool = True,
+) -> None:
+    """End a run: its last segment ends now. What came first of several ends is its end.
+
+    `reason`: see `run_closed`. Without `settle` its instruments are given up: another thread is still filing
+    them, on a disk that hangs.
+    """
+    filed = False
     try:
         with done.closing:
-            end = clock.now_ns()
-            done.ledger.close(end)
+            if done.ended_ns is None:
+                done.ended_ns = clock.now_ns()
+                done.ledger.close(done.ended_ns)
         done.tensors.clear()
-        if done.instruments is not None:
-            done.instruments.settle(journal_event)  # after the end: not in the run's time
+        if settle and done.instruments is not None:
+            done.instruments.settle(_file_before_end)  # after the end: not in the run's time
     finally:  # the journal keeps an eye on every run until it reads this
-        finishing.pop(done.run_id, None)
-        journal_event(
-            done,
-            "run_closed",
-            source="verifier",
-            outcome=outcome,
-            cause=cause,
-            error=error,
-            segment_count=None,
-            accepted_ns=done.accepted_ns,
-            finished_ns=end,
-            ts_mono_ns=end,
-            cancel_ns=done.cancel_ns,
-            stopped_ns=done.stopped_ns,
-        )
+        filed = _file_end(done, outcome, cause, error, reason)
+    if not filed:
+        return
     for callback in closed_callbacks:
         callback(done, outcome, cause)
+
+
+def _file_before_end(of: Run, event_type: str, **fields: Any) -> None:
+    with of.closing:
+        if not of.filed:
+            journal_event(of, event_type, **fields)
+
+
+def _file_end(
+    done: Run, outcome: str, cause: str | None, error: dict[str, Any] | None, reason: str | None
+) -> bool:
+    """File the end of a run; False when it has one."""
+    with done.closing:
+        if done.filed:
+            return False
+        done.filed = True
+    end = done.ended_ns or clock.now_ns()
+    finishing.pop(done.run_id, None)
+    journal_event(
+        done,
+        "run_closed",
+        source="verifier",
+        outcome=outcome,
+        cause=cause,
+        error=error,
+        segment_count=None,
+        accepted_ns=done.accepted_ns,
+        finished_ns=end,
+        ts_mono_ns=end,
+        cancel_ns=done.cancel_ns,
+        stopped_ns=done.stopped_ns,
+        reason=reason,
+    )
+    return True
 
 
 closed_callbacks: list[Callable[[Run, str, str | None], None]] = []
@@ -411,6 +492,13 @@ def journal_event(of: Run | None, event_type: str, **fields: Any) -> None:
         journal.put(event(event_type, of, **fields))
 
 
+@guarded
+def show_open(of: Run) -> None:
+    """A node's own code is about to run: it may hold the interpreter's lock until the process is killed."""
+    if journal is not None and journal.show_open is not None:
+        journal.show_open(of)
+
+
 def current_for_thread() -> Run | None:
     """The run in execution that the calling thread executes."""
     return running.get(threading.get_ident())
@@ -418,25 +506,15 @@ def current_for_thread() -> Run | None:
 
 def message_of(error: BaseException) -> str | None:
     """An exception's text, where text may be kept; it can hold prompts and file contents."""
-    return str(error) if record_text else None
+    return addresses.shown(safe.text_of(error)) if record_text else None
 
 
 def _file_fault(where: str, error: BaseException) -> None:
     """File a fault of ours: kind and place; its text, which can quote a prompt, where text is kept."""
     detail = {
         "where": where,
-        "type": type(error).__name__,
-        "at": _place_of(error),
-        "error": guard.told(error)[:300] if record_text else None,
+        "type": safe.ask(safe.kind_of(error), words.short_name, type(error)),
+        "at": safe.place_of(error),
+        "error": addresses.shown(safe.named(error))[:300] if record_text else None,
     }
     journal_event(here(), "mark", source="process", name="fault", detail=detail)
-
-
-def _place_of(error: BaseException) -> str | None:
-    """module:line of where an error was raised."""
-    trace = error.__traceback__
-    if trace is None:
-        return None
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    return f"{trace.tb_frame.f_globals.get('__name__')}:{trace.tb_lineno}"

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from stagexec.record import words
 from stagexec.record.guard import guarded
 from stagexec.record.ledger import NO_DEPTH, Ledger
 
@@ -40,11 +41,17 @@ class Run:
         self.worker: Any = None
         self.alone = True
         self.task: Any = None
+        self.item: Any = None
+        """The host's queue item, while it waits there."""
+        self.queued = True
+        """False while the queue is being given the item."""
         self.started = False
         self.executed = False
         self.cancel_ns: int | None = None
         self.stopped_ns: int | None = None
         self.closing = threading.Lock()
+        self.ended_ns: int | None = None
+        self.filed = False
         self.pause_depth = NO_DEPTH
         self.error: dict[str, Any] | None = None
         self.blocked: list[dict[str, Any]] = []
@@ -113,7 +120,7 @@ class Run:
         detail: dict[str, Any] | None = None,
     ) -> None:
         """Keep an interval of another lane. Spans may overlap; they are never added to the ledger."""
-        self.pending_spans.append((lane, stage, name, visit, start_ns, end_ns, detail))
+        self.pending_spans.append((words.lane(lane), stage, name, visit, start_ns, end_ns, detail))
 
     @guarded
     def mark(self, name: str, detail: dict[str, Any], **fields: Any) -> None:

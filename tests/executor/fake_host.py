@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from stagexec.executor.execution import make_execute
 from stagexec.executor.loop import NativeLoop
 from stagexec.executor.queue import QueueView
-from stagexec.executor.visit import make_execute
 from stagexec.host.node_stage import NodeStages
 from stagexec.host.visits import make_recorded
 
@@ -176,6 +176,7 @@ class Server:
         self.client_id: str | None = "client"
         self.last_node_id: str | None = None
         self.messages: list[tuple[str, Any]] = []
+        self.prompt_queue: Any = None
 
     def send_sync(self, kind: str, data: Any, _client: str | None = None) -> None:
         self.messages.append((kind, {k: v for k, v in data.items() if k not in ("traceback", "timestamp")}))
@@ -207,7 +208,7 @@ class Queue:
         self.mutex = threading.RLock()
         self.queue: list[Any] = []
         self.history: dict[str, Any] = {}
-        self.taken: dict[int, Any] = {}
+        self.currently_running: dict[int, Any] = {}
 
     def put(self, item: Any) -> None:
         with self.mutex:
@@ -216,11 +217,11 @@ class Queue:
     def get(self, timeout: float | None = None) -> Any:
         with self.mutex:
             item = heapq.heappop(self.queue)
-            self.taken[item[0]] = item
+            self.currently_running[item[0]] = item
             return item, item[0]
 
     def task_done(self, item_id: int, history_result: Any, status: Any) -> None:
-        self.history[self.taken.pop(item_id)[1]] = (status.status_str, history_result)
+        self.history[self.currently_running.pop(item_id)[1]] = (status.status_str, history_result)
 
     def get_history(self, prompt_id: str | None = None) -> dict[str, Any]:
         wanted = self.history if prompt_id is None else {prompt_id: self.history.get(prompt_id)}
@@ -333,6 +334,7 @@ class Host:
         self.server = Server()
         self.executor = type("PromptExecutor", (NativeLoop, Executor), {"api": self})(self.server)
         self.queue = type("PromptQueue", (QueueView, Queue), {"api": self})()
+        self.server.prompt_queue = self.queue
         self._number = 0
 
     def is_oom(self, error: BaseException) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import sys
 import threading
 import time
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stagexec.executor.aio import Steps, _factory, span_of_task, watch
+from stagexec.executor.aio import span_of_task, watch
 from stagexec.record import clock
 from stagexec.record.run import VISIT, Run
 
@@ -286,91 +285,83 @@ def test_an_exception_thrown_into_a_waiting_node_is_its_own(run: Run) -> None:
     assert execute(run, main) == "caught"
 
 
-def test_another_task_factory_is_left_in_place(run: Run) -> None:
+def test_a_nodes_coroutine_sees_the_same_frames_above_it_as_without_us(run: Run) -> None:
+    async def node() -> list[str]:
+        await asyncio.sleep(0)
+        frame: Any = sys._getframe()
+        names = []
+        while frame is not None and frame.f_code.co_name != "run_until_complete":
+            names.append(frame.f_code.co_name)
+            frame = frame.f_back
+        return names
+
+    async def main() -> Any:
+        return await node_task(run, "a", "postprocess", node())
+
+    watched = execute(run, main)
+    assert watched == asyncio.run(main()) == ["node", "_run", "_run_once", "run_forever"]
+    assert {visit for _, visit in segments(run, "postprocess")} == {1}
+
+
+def test_another_task_factory_is_left_in_place_and_its_tasks_are_charged_too(run: Run) -> None:
     def theirs(loop: Any, coro: Any, **kwargs: Any) -> Any:
         return asyncio.Task(coro, loop=loop, **kwargs)
+
+    async def work() -> None:
+        time.sleep(0.01)
 
     async def main() -> Any:
         asyncio.get_running_loop().set_task_factory(theirs)
         watch(run)
+        await node_task(run, "a", "postprocess", work())
         return asyncio.get_running_loop().get_task_factory()
 
     assert asyncio.run(main()) is theirs
+    assert total(run, "postprocess") >= 9_000_000
 
 
-@pytest.mark.parametrize("how", ["name", "context", "both", "neither"])
-def test_the_factory_takes_what_every_python_hands_it(run: Run, how: str) -> None:
-    # 3.10 hands it nothing, 3.11 and 3.12 a context where one was given, 3.13 a name too.
-    import contextvars
-
-    context = contextvars.copy_context()
-    given: dict[str, Any] = {}
-    if how in ("name", "both"):
-        given["name"] = "mine"
-    if how in ("context", "both"):
-        if sys.version_info < (3, 11):
-            pytest.skip("Task takes a context from Python 3.11 on")
-        given["context"] = context
-
-    async def work() -> int:
-        return 3
-
-    async def main() -> Any:
-        VISIT.set((run, 1, "postprocess", None))
-        task = _factory(asyncio.get_running_loop(), work(), **given)
-        return await task, task.get_name()
-
-    result, name = asyncio.run(main())
-    assert result == 3
-    assert name == "mine" or "name" not in given
-
-
-def test_create_task_of_the_running_python_works_with_all_it_takes(run: Run) -> None:
+def test_a_task_is_pythons_own_and_keeps_its_coroutine(run: Run) -> None:
     async def main() -> Any:
         VISIT.set((run, 1, "postprocess", None))
         more = {} if sys.version_info < (3, 11) else {"context": __import__("contextvars").copy_context()}
         task = asyncio.create_task(asyncio.sleep(0, 5), name="mine", **more)
-        assert isinstance(task.get_coro(), Steps)
+        assert type(task.get_coro()) is CoroutineType
         assert "mine" in repr(task)
-        assert task.get_stack() is not None
         return await task
 
     assert execute(run, main) == 5
 
 
-def test_steps_looks_like_the_coroutine_it_wraps(run: Run) -> None:
-    async def work() -> int:
-        return 3
-
-    coro = work()
-    steps = Steps(coro, (run, 1, "postprocess", None))
-    assert asyncio.iscoroutine(steps)
-    assert inspect.isawaitable(steps)
-    assert steps.cr_code is coro.cr_code
-    assert steps.__qualname__ == coro.__qualname__
-
-    async def main() -> int:
-        return await steps
-
-    assert asyncio.run(main()) == 3
-
-
-def test_closing_steps_closes_the_coroutine(run: Run) -> None:
-    closed = []
-
-    async def work() -> None:
-        try:
-            await asyncio.sleep(60)
-        finally:
-            closed.append(True)
-
+def test_a_loop_that_goes_on_is_left_as_it_was(run: Run) -> None:
     async def main() -> None:
-        steps = Steps(work(), (run, 1, "postprocess", None))
-        steps.send(None)
-        steps.close()
+        loop: Any = asyncio.get_running_loop()
+        before = dict(vars(loop)), dict(vars(loop._selector))
+        unwatch = watch(run)
+        assert unwatch is not None
+        assert vars(loop) != before[0]
+        await asyncio.sleep(0.01)
+        unwatch()
+        assert run.task is None
+        assert (set(vars(loop)), set(vars(loop._selector))) == (set(before[0]), set(before[1]))
 
     asyncio.run(main())
-    assert closed == [True]
+
+
+def test_a_pack_that_stands_before_us_on_the_loop_stays_there(run: Run) -> None:
+    async def main() -> bool:
+        loop: Any = asyncio.get_running_loop()
+        unwatch = watch(run)
+        ours = loop.call_soon
+
+        def theirs(*args: Any, **kwargs: Any) -> Any:
+            return ours(*args, **kwargs)
+
+        loop.call_soon = theirs
+        assert unwatch is not None
+        unwatch()
+        return loop.call_soon is theirs
+
+    assert asyncio.run(main())
 
 
 def test_a_fault_while_watching_leaves_the_loop_as_it_was(

@@ -25,6 +25,7 @@ from tests.executor.fake_host import Blocker, Host
 Log = list[Any]
 
 PROCESS = {
+    "pid_started": None,
     "format_version": 1,
     "pid": 1,
     "hostname": "elsewhere",
@@ -207,6 +208,10 @@ PROMPTS: dict[str, dict[str, Any]] = {
 }
 
 
+async def validate_prompt(prompt_id: str) -> None:
+    """Stands for the host's."""
+
+
 def travel(ledger: Path) -> Any:
     """Go everywhere once; what the host and its clients saw of it: calls, messages, history."""
     log: Log = []
@@ -220,7 +225,7 @@ def travel(ledger: Path) -> Any:
         for prompt_id, graph in PROMPTS.items():
             if prompt_id in NATIVE_ONLY and not native:
                 continue
-            queue_view.keep_validation(prompt_id, 5)
+            asyncio.run(queue_view.TimedValidation(validate_prompt)(prompt_id))
             live.timing = "events" if prompt_id in WITH_EVENTS else "baseline"
             host.submit(graph, [max(graph)], prompt_id)
             host.work()
@@ -228,6 +233,11 @@ def travel(ledger: Path) -> Any:
         host.queue.delete_queue_item(lambda item: item[1] == "deleted")
         host.submit(chain("Load", "Save"), ["2"], "wiped")
         host.queue.wipe_queue()
+        host.submit(chain("Load", "Save"), ["2"], "put back")
+        item, item_id = host.queue.get()
+        host.queue.put(host.queue.currently_running.pop(item_id))
+        host.queue.queue[0] = (*item[:3], {"client_id": "client"}, ["2"], "a pack's own")
+        host.work()
         host.executor.execute(chain("Load", "Save"), "direct", {"client_id": "client"}, ["2"])
         entry = host.queue.get_history("deleted")
         seen += [entry, host.queue.get_history()]

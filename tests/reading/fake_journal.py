@@ -52,7 +52,7 @@ class FakeJournal:
 
     def end(self, reason: str = "exit") -> None:
         """The process ends in good order."""
-        self.add("process_end", reason=reason)
+        self.add("process_end", reason=reason, exception_type=None)
 
     def lines(self) -> list[bytes]:
         """The events as they lie in the file."""
@@ -307,6 +307,7 @@ EXECUTED: dict[str, Any] = {
     "memory": {"rss_bytes": 1_000_000},
 }
 CLOSED: dict[str, Any] = {
+    "reason": None,
     "outcome": "success",
     "cause": None,
     "error": None,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stagexec.record import clock
+from stagexec.record import clock, journal_file
 from stagexec.record import journal as journal_module
 from stagexec.record.journal import Journal, event
 from stagexec.record.run import Run
@@ -23,10 +23,14 @@ Event = dict[str, Any]
 
 
 class Disk:
-    """Stands in for the module `os` in the writer: room for so many bytes, and a write that can hang."""
+    """Stands in for the module `os` under the journal's file: room for so many bytes, and writes that hang.
+
+    `reserved`: bytes that were set aside, which a full disk still takes.
+    """
 
     def __init__(self) -> None:
         self.room: float = float("inf")
+        self.reserved: float = 0
         self.may_open = True
         self.hanging = threading.Event()
         self.released = threading.Event()
@@ -36,11 +40,23 @@ class Disk:
         if not self.released.is_set():
             self.hanging.set()
             self.released.wait(60)
-        if self.room <= 0:
+        if self.room + self.reserved <= 0:
             raise OSError(errno.ENOSPC, "No space left on device")
-        done = os.write(file, bytes(data[: int(min(len(data), self.room))]))
-        self.room -= done
+        done = os.write(file, bytes(data[: int(min(len(data), self.room + self.reserved))]))
+        self.room -= max(0, done - self.reserved)
+        self.reserved = max(0, self.reserved - done)
         return done
+
+    def fallocate(self, _file: int, _begin: int, size: int) -> int:
+        if self.room + self.reserved < size:
+            return errno.ENOSPC
+        self.room -= max(0, size - self.reserved)
+        self.reserved = max(self.reserved, size)
+        return 0
+
+    def fill(self) -> None:
+        """No room for anything, and nothing set aside."""
+        self.room = self.reserved = 0
 
     def open(self, *args: Any) -> int:
         if not self.may_open:
@@ -55,9 +71,16 @@ class Disk:
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     """The writer's disk. Without a pause after a failed write: a test does not wait for it."""
     one = Disk()
-    monkeypatch.setattr(journal_module, "os", one)
+    monkeypatch.setattr(journal_file, "os", one)
+    monkeypatch.setattr(journal_file, "_fallocate", one.fallocate)
     monkeypatch.setattr(journal_module, "RETRY_S", 0.0)
     return one
+
+
+@pytest.fixture
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be written is lost at once: no memory to wait in."""
+    monkeypatch.setattr(journal_module, "WAITING_BYTES", 0)
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,6 @@ import pytest
 
 from stagexec.format import COMMON, EVENTS, OPTIONAL
 from stagexec.record import clock, live, paths
-from stagexec.record import journal as journal_module
 from stagexec.record.journal import Journal, event
 from tests.executor.tour import PROCESS, travel
 from tests.record.conftest import Disk, Event, events_in, mark, started_run
@@ -88,9 +89,11 @@ def test_every_event_of_a_tour_has_exactly_the_fields_of_the_format(tmp_path: Pa
     assert seen >= ON_THE_TOUR
 
 
-def test_heartbeats_and_losses_have_exactly_the_fields_of_the_format(tmp_path: Path, disk: Disk) -> None:
+def test_heartbeats_and_losses_have_exactly_the_fields_of_the_format(
+    tmp_path: Path, disk: Disk, no_waiting: None
+) -> None:
     journal = Journal(tmp_path)
-    disk.room = 0
+    disk.fill()
     journal.put(mark(1))
     journal.tick()
     disk.room = float("inf")
@@ -153,7 +156,7 @@ def test_what_was_said_of_a_prompt_is_in_its_acceptance(ledger: Path) -> None:
     assert {name: accepted[name] for name in FIELDS} == FIELDS
     assert accepted["condition_id"] == "c"
     assert accepted["direct"] is False
-    assert clock.mono_ns(accepted["ts_wall"]) == accepted["ts_mono_ns"]
+    assert abs(clock.mono_ns(accepted["ts_wall"]) - accepted["ts_mono_ns"]) < 1_000_000_000
 
 
 def test_only_the_first_run_of_a_process_is_cold(ledger: Path) -> None:
@@ -193,7 +196,7 @@ def test_a_run_that_nobody_filed_is_finished_when_the_next_one_starts(ledger: Pa
 
 def test_prompts_that_left_the_queue_are_cancelled_in_queue_wait(ledger: Path) -> None:
     keep, drop, twice = (live.accept(prompt_id, {}) for prompt_id in ("keep", "drop", "keep"))
-    live.forget(["keep"])
+    live.forget([("keep", object())])
     events = written(ledger)
     closed = {one["run_id"]: one for one in of(events, "run_closed")}
     assert drop is not None
@@ -347,5 +350,5 @@ def test_without_a_running_host_the_ledger_is_that_of_the_tree_at_hand(
 def test_a_journal_file_names_its_machine_and_process(ledger: Path) -> None:
     written(ledger)
     (file,) = ledger.glob("journal/*/*.jsonl")
-    name = f"{journal_module.socket.gethostname()}-{journal_module.os.getpid()}-{clock.ANCHOR_WALL_NS}.jsonl"
+    name = f"{socket.gethostname()}-{os.getpid()}-{clock.ANCHOR_WALL_NS}.jsonl"
     assert file.name == name

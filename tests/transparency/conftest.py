@@ -29,7 +29,7 @@ def start(server: Any) -> Start:
     """`start("stock", "native", args=("--cache-none",), packs=("odd",))`: servers for one test."""
 
     def begin(
-        *labels: str, args: Sequence[str] = (), packs: Sequence[str] = ("odd",), **launch: Any
+        *labels: str, args: Sequence[str] = (), packs: Sequence[str] = ("odd", "frames"), **launch: Any
     ) -> Twins:
         return start_twins(server, labels, *args, packs=packs, **launch)
 

@@ -68,7 +68,58 @@ def chain(p: str, c: int) -> g.Prompt:
     return g.chain(12, c)
 
 
+def hooks_of(p: str, c: int, near: bool = False) -> g.Prompt:
+    """Every hook of nodes that look at the stack, and what they saw."""
+    return g.line(
+        g.empty(c),
+        g.node("FramesLazy", value=["1", 0]),
+        g.node("Frames", value=["1", 0], a=["2", 0], b=["1", 0]),
+        g.node("FramesAsync", value=["3", 0]),
+        g.node("FramesExpand", value=["4", 0]),
+        g.node("FramesModern", value=["5", 0]),
+        g.node("FramesTold", value=["6", 0], near=near),
+    )
+
+
+def not_made(p: str, c: int) -> g.Prompt:
+    """A node that raises as it is made."""
+    return g.line(g.empty(c), g.node("FramesFails", value=["1", 0]), g.node("OddText", value=["2", 0]))
+
+
+def told_after(make: Callable[[str, int], g.Prompt]) -> Make:
+    """A prompt that fails, and then what its hooks saw."""
+    told = g.line(g.empty(1), g.node("FramesTold", value=["1", 0]))
+    return lambda p, c: [make(p, c), told]
+
+
+def switched(p: str, c: int) -> g.Prompt:
+    """A switch whose inputs are lazy by who asks, as Impact's: "3" is not picked and never run."""
+    return g.line(
+        g.empty(c),
+        g.node("ImageInvert", image=["1", 0]),
+        g.node("StxRaise", value=["1", 0], seconds=0.0),
+        g.node("FramesSwitch", pick=1, a1=["2", 0], a2=["3", 0]),
+        g.node("PreviewImage", images=["4", 0]),
+    )
+
+
+def by_name(p: str, c: int) -> g.Prompt:
+    """A class whose inputs hang on the name that is asked for: all lazy, "b" is wanted."""
+    return g.line(
+        g.empty(c),
+        g.node("StxRaise", value=["1", 0], seconds=0.0),
+        g.node("ImageInvert", image=["1", 0]),
+        g.node("FramesByName", a=["2", 0], b=["3", 0]),
+        g.node("PreviewImage", images=["4", 0]),
+    )
+
+
 SCENES: dict[str, Make] = {
+    "every hook's stack": lambda p, c: [hooks_of(p, c), hooks_of(p, c), hooks_of(p, c + 1)],
+    "every hook's stack, near": lambda p, c: [hooks_of(p, c, near=True), hooks_of(p, c, near=True)],
+    "every hook's stack, a node not made": told_after(not_made),
+    "a switch that looks who asks": twice(switched),
+    "inputs by the name that is asked for": twice(by_name),
     "image saved, cached": lambda p, c: [g.invert_save(p, c)] * 3,
     "cached in part": lambda p, c: [g.invert_save(p, c), g.invert_save(f"{p}b", c), g.invert_save(p, c)],
     "preview, sleep, save": twice(lambda p, c: g.preview_sleep_save(p, 0.1, c)),

@@ -12,6 +12,10 @@ from tests.transparency.twins import Twins, messages
 
 MODES = {"none": ("--cache-none",), "lru": ("--cache-lru", "10"), "classic": ("--cache-classic",)}
 SUBSET = (
+    "every hook's stack",
+    "every hook's stack, a node not made",
+    "a switch that looks who asks",
+    "inputs by the name that is asked for",
     "image saved, cached",
     "cached in part",
     "lazy",

@@ -13,6 +13,10 @@ from tests.transparency.observe import Observer
 from tests.transparency.twins import Twins, messages
 
 SUBSET = (
+    "every hook's stack",
+    "every hook's stack, a node not made",
+    "a switch that looks who asks",
+    "inputs by the name that is asked for",
     "image saved, cached",
     "item 6 of 8 fails",
     "parallel async",

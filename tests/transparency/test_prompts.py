@@ -16,6 +16,9 @@ from tests.transparency.observe import FlaggedListener, Observer
 from tests.transparency.twins import Seen, Twins, messages
 
 HOST_SUBSET = (
+    "every hook's stack, near",
+    "a switch that looks who asks",
+    "inputs by the name that is asked for",
     "image saved, cached",
     "item 6 of 8 fails",
     "parallel async",

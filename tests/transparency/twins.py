@@ -57,7 +57,7 @@ class Twins:
 
 
 def start_twins(
-    servers: Any, labels: Sequence[str], *args: str, packs: Sequence[str] = ("odd",), **launch: Any
+    servers: Any, labels: Sequence[str], *args: str, packs: Sequence[str] = ("odd", "frames"), **launch: Any
 ) -> Twins:
     """Servers of the given labels with the test nodes and `packs`, started at the same time."""
     folders = (NODES_PACK, *(PACKS / name for name in packs))

@@ -105,7 +105,7 @@ def test_a_prompt_s_digests_go_with_it_and_wait_for_no_collection_of_garbage() -
     async def make() -> weakref.ref[Any]:
         key_set = OurKeys(dynprompt, list(dynprompt.original_prompt), Asked("p", dynprompt, None))
         await key_set.add_keys(list(dynprompt.original_prompt))
-        return weakref.ref(key_set._prompt_keys.keys)
+        return weakref.ref(key_set._prompt_keys().keys)
 
     gc.disable()
     try:
