@@ -265,8 +265,8 @@ def uneven(event: events.Event, names: tuple[str, ...]) -> list[str]:
 def even(event: events.Event, names: tuple[str, ...]) -> bool:
     """Whether the columns without which a row means nothing have one length.
 
-    Another column of another length is put to nulls, or times of visits to that of the event: it costs itself,
-    and not the rows.
+    Another column of another length is put to nulls, or times of visits to that of the event: it costs
+    itself, and not the rows.
     """
     size = len(getattr(event, names[0]))
     for name in names:
