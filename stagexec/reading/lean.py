@@ -28,7 +28,7 @@ _START = len(PREFIX)
 
 
 class TwoRuns(Exception):
-    """A line that names a second run: the last name counts, and only the fold of all lines knows whose it is."""
+    """A line that names a second run: the last name counts, and only the fold of all knows whose it is."""
 
 
 class _Line(msgspec.Struct, tag_field="event_type", kw_only=True, gc=False):
