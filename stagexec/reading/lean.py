@@ -7,6 +7,7 @@ fold. A property test holds both ways to the same rows.
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from stagexec import stages as sets
 from stagexec.reading import derive, events, mend, table
 from stagexec.reading.events import Mono, Wall, Whole
 from stagexec.reading.fold import Fold
-from stagexec.reading.rows import fit
+from stagexec.reading.rows import MOST
 from stagexec.reading.runs import NO_DEVICE, Process
 
 PREFIX = b'{"event_type":"'
@@ -26,25 +27,34 @@ CONDITION = b'"condition_id":'
 _START = len(PREFIX)
 
 
-class _Accepted(msgspec.Struct, gc=False):
+class TwoRuns(Exception):
+    """A line that names a second run: the last name counts, and only the fold of all knows whose it is."""
+
+
+class _Line(msgspec.Struct, tag_field="event_type", kw_only=True, gc=False):
+    """Of each line: a key that stands in it twice is one that was damaged, or written by hand."""
+
+    run_id: str | None = None
+
+
+class _Accepted(_Line, tag="run_accepted", gc=False):
     ts_mono_ns: Mono
     ts_wall: Wall | None = None
     prompt_id: str | None = None
     prompt_hash: str | None = None
     validate_ns: Mono | None = None
-    selected_outputs: list[str] = []
     nodes: msgspec.Raw = msgspec.Raw(b"[]")
     links: msgspec.Raw = msgspec.Raw(b"[]")
 
 
-class _Started(msgspec.Struct, gc=False):
+class _Started(_Line, tag="run_started", gc=False):
     startup_class: str | None = None
     timing: str | None = None
     device: str | None = None
     device_reason: str | None = None
 
 
-class _Segments(msgspec.Struct, gc=False):
+class _Segments(_Line, tag="segments", gc=False):
     stage: list[str]
     part: list[str | None]
     start_ns: list[Mono]
@@ -53,38 +63,36 @@ class _Segments(msgspec.Struct, gc=False):
     seam: list[str | None]
 
 
-class _Visits(msgspec.Struct, gc=False):
+class _Visits(_Line, tag="visits", gc=False):
     visit: list[Whole]
     node_id: list[str]
     kind: list[str]
-    start_ns: list[Mono]
-    end_ns: list[Mono]
 
 
-class _Artifact(msgspec.Struct, gc=False):
+class _Artifact(_Line, tag="artifact", gc=False):
     node_id: str | None = None
     state: str = "unverified"
     media: str | None = None
     orphan: bool = False
 
 
-class _Executed(msgspec.Struct, gc=False):
+class _Executed(_Line, tag="run_executed", gc=False):
     outputs: dict[str, Any] = {}
     cancel_ns: Mono | None = None
     stopped_ns: Mono | None = None
 
 
-class Identity(msgspec.Struct, gc=False):
+class Identity(_Line, tag="identity", gc=False):
     """What a row needs of an identity event."""
 
     packs: dict[str, str] = {}
 
 
-class _Mark(msgspec.Struct, gc=False):
+class _Mark(_Line, tag="mark", gc=False):
     name: str = ""
 
 
-class _Closed(msgspec.Struct, gc=False):
+class _Closed(_Line, tag="run_closed", gc=False):
     outcome: str | None = None
     cause: str | None = None
     error: events.ErrorInfo | None = None
@@ -153,7 +161,10 @@ def folded(file: str, head: list[bytes], lines: list[bytes]) -> Fold:
 
 
 def row_of(file: str, head: Head, run_id: str, lines: list[Line]) -> list[Any] | None:
-    """The cells of a closed run, in the order of COLUMNS; None when its lines hold no run after all."""
+    """The cells of a closed run, in the order of COLUMNS; None when its lines hold no run after all.
+
+    Raises TwoRuns.
+    """
     found = ordinary(head, run_id, lines)
     if found is not None:
         return found
@@ -174,9 +185,9 @@ class _Events:
 
 
 def ordinary(head: Head, run_id: str, lines: list[Line]) -> list[Any] | None:
-    """The cells of a run without surprises; None for one that the fold must see."""
+    """The cells of a run without surprises; None for one that the fold must see. Raises TwoRuns."""
     try:
-        found = _sorted(lines)
+        found = _sorted(lines, run_id)
         if found is None:
             return None
         once = found.once
@@ -191,7 +202,8 @@ def ordinary(head: Head, run_id: str, lines: list[Line]) -> list[Any] | None:
     if stages is None or wasted is None or started.device is not None:
         return None  # device events are the fold's business
     total = sum(stages.values())
-    if any(fit(ns) is None for ns in (total, wasted, *stages.values())):
+    spent = stages.values() or (0,)
+    if max(spent) > MOST or min(spent) < -MOST or not -MOST <= total <= MOST:
         return None  # sums of damaged times
     first = next((s.start_ns[0] for s in found.segments if s.stage), accepted.ts_mono_ns)
     timing = started.timing or head.process.timing
@@ -226,8 +238,11 @@ def ordinary(head: Head, run_id: str, lines: list[Line]) -> list[Any] | None:
     ]
 
 
-def _sorted(lines: list[Line]) -> _Events | None:
-    """The events by their type; None where one comes again or a cancel was asked. KeyError: unknown."""
+def _sorted(lines: list[Line], run_id: str) -> _Events | None:
+    """The events by their type; None where one comes again or a cancel was asked. KeyError: unknown.
+
+    Raises TwoRuns.
+    """
     found = _Events({}, [], [], [])
     many: dict[bytes, list[Any]] = {
         b"segments": found.segments,
@@ -237,11 +252,16 @@ def _sorted(lines: list[Line]) -> _Events | None:
     for kind, line, _ in lines:
         several = many.get(kind)
         if several is not None:
-            several.append(DECODERS[kind](line))
+            event = DECODERS[kind](line)
+            if event.run_id != run_id:
+                raise TwoRuns
+            several.append(event)
             continue
         if kind in SKIPPED:
             continue
         event = DECODERS[kind](line)
+        if event.run_id != run_id:
+            raise TwoRuns
         if kind == b"mark":
             if event.name == "cancel_requested":
                 return None
@@ -291,8 +311,7 @@ def _times(
     numbers: list[int] = []
     nodes: list[str] = []
     for told in found.visits:
-        size = len(told.visit)
-        if not size == len(told.node_id) == len(told.kind) == len(told.start_ns) == len(told.end_ns):
+        if not len(told.visit) == len(told.node_id) == len(told.kind):
             return None, None
         numbers += told.visit
         nodes += told.node_id
@@ -302,14 +321,14 @@ def _times(
     useful: set[int | None] = {None, *numbers}
     if not needed.issuperset(nodes):
         useful = {None, *(v for v, node in zip(numbers, nodes, strict=True) if node in needed)}
-    stages: dict[str, int] = {}
+    stages: dict[str, int] = defaultdict(int)
     wasted = 0
     for rows in found.segments:
         names, starts, ends = rows.stage, rows.start_ns, rows.end_ns
         if not len(names) == len(starts) == len(ends) == len(rows.visit) == len(rows.part) == len(rows.seam):
             return None, None
         for stage, start, end in zip(names, starts, ends, strict=True):
-            stages[stage] = stages.get(stage, 0) + end - start
+            stages[stage] += end - start
         if not useful.issuperset(rows.visit):
             wasted += _wasted(rows, useful)
     return stages, wasted

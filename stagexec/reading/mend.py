@@ -150,6 +150,9 @@ def _struct(found: dict[str, Any], kind: type[Any], bad: list[str]) -> Any:
             told[field.name] = events.NO_TIME
             if field.name not in found:
                 bad.append(field.name)
+    if kind is events.Visits:  # see runs.VISIT_TIMES
+        for name in ("start_ns", "end_ns"):
+            told[name] = [told["ts_mono_ns"] if one is _HOLE else one for one in told.get(name, [])]
     if kind in COLUMNS:
         _leave_out(told, COLUMNS[kind])
     return kind(**told)

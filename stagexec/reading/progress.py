@@ -165,7 +165,11 @@ def _finish(known: Progress, run_ids: list[str], done: Advance, have_row: set[st
                 done.late[run_id] = _told_late(lines)
                 del known.open[run_id]
             elif b"run_closed" in kinds:
-                cells = lean.row_of(known.file, head, run_id, lines)
+                try:
+                    cells = lean.row_of(known.file, head, run_id, lines)
+                except lean.TwoRuns:
+                    done.surprise = f"a line of run {run_id} names another"
+                    return
                 if cells is not None and cells[lean.OUTCOME] is not None:
                     done.rows.append([*cells, known.file, places[0][0], places[-1][1]])
                     del known.open[run_id]

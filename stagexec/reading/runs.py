@@ -11,6 +11,9 @@ from typing import Any, get_args, get_type_hints
 from stagexec.format import VISIT_COLUMNS
 from stagexec.reading import events
 
+VISIT_TIMES = ("start_ns", "end_ns")
+"""A visit counts by its number, node and kind; its time is that of its segments."""
+
 NO_DEVICE = "no device events in timing mode {timing}"
 
 
@@ -262,12 +265,16 @@ def uneven(event: events.Event, names: tuple[str, ...]) -> list[str]:
 def even(event: events.Event, names: tuple[str, ...]) -> bool:
     """Whether the columns without which a row means nothing have one length.
 
-    Another column of another length is put to nulls: it costs itself, and not the rows.
+    Another column of another length is put to nulls, or times of visits to that of the event: it costs
+    itself, and not the rows.
     """
     size = len(getattr(event, names[0]))
     for name in names:
         if len(getattr(event, name)) != size:
-            if name not in _nullable(type(event), names):
+            if name in _nullable(type(event), names):
+                setattr(event, name, [None] * size)
+            elif type(event) is events.Visits and name in VISIT_TIMES:
+                setattr(event, name, [event.ts_mono_ns] * size)
+            else:
                 return False
-            setattr(event, name, [None] * size)
     return True

@@ -96,14 +96,13 @@ class _Stretch:
         """Take every whole line; the byte after the last of them."""
         at, stop = self.job.start, self.job.end
         runs, done, prefix, marker = self.runs, self.done, lean.PREFIX, lean.RUN_ID
-        skip, width, (again, twice) = len(prefix), len(marker), AGAIN
+        skip, width = len(prefix), len(marker)
         for line in lines:
             if at >= stop or line[-1:] != b"\n":
                 break  # the next stretch's; or half a line, looked at again when there is more
             kind_end = line.find(b'"', skip)
             id_start = kind_end + width
-            plain = line[:skip] == prefix and line[kind_end:id_start] == marker
-            if not plain or line.find(again, id_start) > 0 or line.find(twice, id_start) > 0:
+            if line[:skip] != prefix or line[kind_end:id_start] != marker:
                 self._odd(line, at)
             else:
                 run_id = line[id_start : line.find(b'"', id_start)]
@@ -167,7 +166,11 @@ class _Stretch:
         lines = self.runs[run_id]
         if lines[0][0] != b"run_accepted":  # its lines begin in an earlier stretch: whoever has them ends it
             return
-        row = lean.row_of(self.job.file, self.head, _text(run_id), lines)
+        try:
+            row = lean.row_of(self.job.file, self.head, _text(run_id), lines)
+        except lean.TwoRuns:
+            self.found.surprise = f"a line names two runs, before byte {lines[-1][2]}"
+            return
         if row is None or row[lean.OUTCOME] is None:  # the line of its end is damaged: it has none
             return
         self.done.add(run_id)

@@ -93,7 +93,10 @@ class Tail:
         lines.append((kind, ordered, 0))
         if kind != b"run_closed":
             return None
-        cells = lean.row_of(str(self.path), lean.Head(self._head), run_id, lines)
+        try:
+            cells = lean.row_of(str(self.path), lean.Head(self._head), run_id, lines)
+        except lean.TwoRuns:
+            cells = None
         if cells is None or cells[lean.OUTCOME] is None:
             return None  # the line of its end is damaged
         self._ended[run_id] = None
