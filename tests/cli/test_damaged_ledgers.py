@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from multidict import CIMultiDict
 
 from stagexec.cli import command
 from stagexec.reading import index, relation, rows, store, tail
@@ -62,7 +63,11 @@ class Request(SimpleNamespace):
 
     def __init__(self, run: str = "", **query: str) -> None:
         super().__init__(
-            headers={"Host": "127.0.0.1"}, query=query, match_info={"id": run}, remote="127.0.0.1"
+            headers=CIMultiDict({"Host": "127.0.0.1"}),
+            query=query,
+            match_info={"id": run},
+            remote="127.0.0.1",
+            secure=False,
         )
 
 

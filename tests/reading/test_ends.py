@@ -207,9 +207,10 @@ def test_a_machine_that_went_down_is_told_from_a_process_that_was_killed(
 ) -> None:
     (tmp_path / "boot").write_text("this\n")
     monkeypatch.setattr(ends, "BOOT", tmp_path / "boot")
-    journal, path = journal_of(tmp_path, boot_id=boot)
+    journal, path = journal_of(tmp_path, pid_started=f"{boot}:1:1")
     if state is not None:
         life(path, mono_ns=journal.now + MS, state=state)
-    (run, *_) = [r for r in store.load(tmp_path).runs if r.run_id[:4] == "runs"]
+    later = WALL0 + journal.now + 3600 * S  # a boot that is over is told by the silence since
+    (run, *_) = [r for r in store.load(tmp_path, now_wall_ns=later).runs if r.run_id[:4] == "runs"]
     assert ends.of(run.process).why == why
     assert run.cause == "process_died"
