@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,9 +19,8 @@ from stagexec.views import otlp, prometheus
 from stagexec.web.routes import Site
 from tests.reading import damaged
 
-SEEDS = range(60)
-SECONDS = 8.0
-"""The seeds that are left after so long are left out: each of them is a test by itself."""
+SEEDS = range(12)
+"""Each is a ledger of its own damage; a hundred and more passed when this was written."""
 
 OTHER = 77
 """pid of the process whose journal is not damaged."""
@@ -141,11 +139,8 @@ def test_no_damage_stops_a_reader_or_changes_the_runs_of_another_journal(
     assert len(sound) == 6
     lines = damaged.lines_of(damaged.whole().events)
     verbs = list(VERBS)
-    end, tried, escapes = time.monotonic() + SECONDS, 0, []
+    escapes = []
     for seed in SEEDS:
-        if time.monotonic() > end:
-            break
-        tried += 1
         chance = random.Random(seed)
         path = damaged.put(ledger, damage(lines, chance))
         monkeypatch.setattr(relation, "SMALL", chance.choice((0, relation.SMALL)))
@@ -166,4 +161,3 @@ def test_no_damage_stops_a_reader_or_changes_the_runs_of_another_journal(
         assert [status for status, _ in pages(ledger, run)] == [200, 200, 200], seed
         listeners(path)
     assert escapes == []
-    assert tried >= 5
