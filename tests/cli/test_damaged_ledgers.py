@@ -20,7 +20,7 @@ from stagexec.web.routes import Site
 from tests.reading import damaged
 
 SEEDS = range(12)
-"""Each is a ledger of its own damage; a hundred and more passed when this was written."""
+"""Each is a ledger with damage of its own; more of them cost only time."""
 
 OTHER = 77
 """pid of the process whose journal is not damaged."""
