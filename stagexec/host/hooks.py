@@ -14,7 +14,7 @@ from typing import Any
 
 import wrapt
 
-from stagexec.delivery import children, outcome, pyav
+from stagexec.delivery import children, closing, outcome, pyav
 from stagexec.delivery.closing import Closer
 from stagexec.executor import queue as queue_view
 from stagexec.executor import wire
@@ -116,7 +116,7 @@ class Hooks:
         ledger = paths.ledger_folder(self.process.pop("ledger", None))
         argv = words.arguments(self.process.pop("argv", ()), host_choices().__contains__)
         live.begin_process(ledger, watched=True, argv=argv, **self.process)
-        ends.unchecked = outcome.unchecked
+        ends.unchecked, ends.finish_checks = outcome.unchecked, closing.at_exit
         ends.begin()
         devices.tell()
         live.sample_devices(self.nvml_period_s)

@@ -45,7 +45,10 @@ UNCHECKED = "the process ended while the files of this run were being checked"
 Decision = tuple[str, "str | None", "dict[str, Any] | None"]
 
 unchecked: Callable[[Run], Decision] | None = None
-"""Set by delivery's owner: how a run ended whose files nobody will check any more."""
+"""Set by delivery's owner: how a run ended whose files are not checked any more."""
+
+finish_checks: Callable[[float], list[Run]] | None = None
+"""Set likewise: waits so many seconds for the checks under way, and closes the runs that are left."""
 
 _reason = "exit"
 _exception: str | None = None
@@ -94,6 +97,8 @@ def close_executed(wait_s: float) -> None:
     """Give the check of files a moment; then close the other runs as the host has filed them."""
     end = time.monotonic() + wait_s
     try:
+        if finish_checks is not None:
+            finish_checks(wait_s)  # closes what it cannot finish by what it knows so far
         while live.finishing and time.monotonic() < end:
             time.sleep(LOOK_S)
     except KeyboardInterrupt:  # Ctrl-C once more: this person does not want to wait
