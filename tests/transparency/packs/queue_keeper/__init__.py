@@ -1,4 +1,4 @@
-"""Keeps waiting prompts to itself and hands them to the host's heap one by one, past `put`, as a queue manager.
+"""Keeps waiting prompts to itself and hands them to the host's heap one by one, past `put`, as managers do.
 
 Its methods are those of an object, which holds what it took the place of: a look at their code shows no call
 of the host's.
