@@ -88,7 +88,7 @@ def not_made(p: str, c: int) -> g.Prompt:
 
 def told_after(make: Callable[[str, int], g.Prompt]) -> Make:
     """A prompt that fails, and then what its hooks saw."""
-    told = g.line(g.empty(1), g.node("FramesTold", value=["1", 0]))
+    told = g.line(g.empty(1), g.node("FramesTold", value=["1", 0], near=False))
     return lambda p, c: [make(p, c), told]
 
 

@@ -270,6 +270,29 @@ def test_a_pack_that_rewrites_the_queue_keeps_runs_exact_though_their_wait_is_un
     assert slow["executed_nodes"] == ["1", "2", "3"]
 
 
+def test_prompts_that_a_pack_hands_to_the_worker_past_put_are_told_of_whole(
+    start: Callable[..., Twins],
+) -> None:
+    twins = start("stock", "native", packs=("queue_keeper",))
+    server = twins.servers["native"]
+
+    def scene(at: Observer) -> None:
+        ids = [at.submit(g.slow(0.4, f"{at.prefix}{n}", at.color + n)) for n in range(4)]
+        for prompt_id in ids:
+            at.wait(prompt_id)
+        for prompt_id in ids:
+            at.get(f"/history/{prompt_id}")
+
+    runs = [exact(server, prompt_id) for prompt_id in prompt_ids(twins.same("kept", scene))]
+    for run in runs:
+        assert run["expected_nodes"] == ["1", "2", "3"]
+        assert (run["unexpected"], run["condition_id"] is None) == ([], False)
+    waits = [run["stages"]["queue_wait"] for run in runs]
+    assert all(wait >= 350_000_000 * n for n, wait in enumerate(waits)), waits
+    state = seam_states(server)["prompt_queue"]
+    assert (state["state"], "queue_keeper" in state["reason"]) == ("installed", True)
+
+
 def test_a_pack_that_imports_execution_in_its_prestartup_script_still_gets_ours(
     start: Callable[..., Twins],
 ) -> None:

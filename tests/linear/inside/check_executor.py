@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from family import Draw, HostExecutor, OurExecutor, ours_in_place, plain, played, sequence, undrawn
-from world import DynamicPrompt, execution, progress_module, register
+from world import EXPLORE, DynamicPrompt, execution, progress_module, register
 
 from stagexec.record import guard, live
 
@@ -193,16 +193,20 @@ def state(world: World) -> Any:
 @pytest.mark.parametrize("cache", list(execution.CacheType))
 def test_an_executor_answers_every_call_as_the_hosts(cache: Any) -> None:
     assert undrawn(HostExecutor, EXECUTOR) == set()
-    for seed in range(12):
+    told = ""
+    for seed in range(EXPLORE or 40):
         calls = sequence(seed, EXECUTOR, 8)
         expected = played(lambda: World(HostExecutor, cache), state, calls)
         guard.faults.clear()
         with ours_in_place():
             found = played(lambda: World(OurExecutor, cache), state, sequence(seed, EXECUTOR, 8))
+        told += str(expected)
         for at, (one, other) in enumerate(zip(expected, found, strict=True)):
             assert other == one, f"seed {seed}, step {at // 2}: {calls[at // 2].name}"
         assert guard.faults == []
         assert live.current_for_thread() is None, "the run of a prompt that a pack executes ends with it"
+    kinds = ("execution_success", "execution_error", "execution_interrupted", "SystemExit", "KeyError")
+    assert [kind for kind in kinds if kind not in told] == [], "each way to end was drawn"
 
 
 async def one_visit(node_id: str, graph: dict[str, Any]) -> Any:
@@ -265,3 +269,18 @@ def test_two_executors_on_two_threads_end_as_the_hosts() -> None:
     expected = both(HostExecutor)
     with ours_in_place():
         assert both(OurExecutor) == expected
+
+
+def test_the_family_of_executors_sees_a_message_less() -> None:
+    """It is shown able to fail."""
+
+    class Silent(OurExecutor):
+        def add_message(self, event: str, data: Any, broadcast: bool) -> None:
+            if event != "execution_cached":
+                super().add_message(event, data, broadcast)
+
+    calls = sequence(3, {"execute": lambda _: lambda world: world.executor.execute(chain(1), "p")}, 1)
+    expected = played(lambda: World(HostExecutor, execution.CacheType.CLASSIC), state, calls)
+    with ours_in_place():
+        assert played(lambda: World(OurExecutor, execution.CacheType.CLASSIC), state, calls) == expected
+        assert played(lambda: World(Silent, execution.CacheType.CLASSIC), state, calls) != expected

@@ -1,4 +1,4 @@
-"""Queue, order of execution, caches and progress: every public method, in any order, on objects made by hand."""
+"""Queue, order of execution, caches, progress: every public method, in any order, on objects made by hand."""
 # ruff: noqa: N802 (the host asks for these names)
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Drives a class of the host's and ours by the same calls, drawn by chance, and compares all that comes of it.
+"""Drives a class of the host's and ours by the same calls, drawn by chance, and compares what comes of it.
 
-The calls are of every public name that inspection finds on the host's class: a name that has no arguments here
-fails, so that a host's new method is not left out in silence.
+The calls are of every public name that inspection finds on the host's class: a name that has no arguments
+here fails, so that a host's new method is not left out in silence.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ OURS = {
 }
 
 ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
-OUR_NAMES = re.compile(r"\b(HostLoop|NativeLoop|Schedule|QueueView)\b")
 
 
 class Call:

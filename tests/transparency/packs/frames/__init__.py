@@ -16,6 +16,9 @@ BOTTOM = ("prompt_worker", "post_prompt")
 READ = ("unique_id", "prompt_id", "node_id", "class_type", "input_name", "input_category", "func", "item")
 """Locals that packs read in the host's frames."""
 
+OURS = "_input_types"
+"""The ledger asks a class once for its types, to name the stage of its nodes: a call that the host lacks."""
+
 seen = []
 
 
@@ -24,14 +27,18 @@ def look(kind, hook):
     frame = sys._getframe(2)
     above = []
     while frame is not None:
-        local = {name: frame.f_locals[name] for name in READ if isinstance(frame.f_locals.get(name), str)}
+        if frame.f_code.co_name == OURS:
+            return
+        # How often, and for which input, the scheduler asks INPUT_TYPES is the executor's business.
+        names = READ if hook != "INPUT_TYPES" else ()
+        local = {name: frame.f_locals[name] for name in names if isinstance(frame.f_locals.get(name), str)}
         in_execution = frame.f_code.co_filename.replace("\\", "/").endswith("/execution.py")
         above.append([frame.f_code.co_name, in_execution, local])
         if frame.f_code.co_name in BOTTOM:
             break
         frame = frame.f_back
     told = [kind, hook, above]
-    if told not in seen:  # how often INPUT_TYPES is asked is the executor's business
+    if told not in seen:
         seen.append(told)
 
 
@@ -199,14 +206,14 @@ class FramesTold:
                 end = names.index("execute_async") if "execute_async" in names else len(names)
                 kept = [one for at, one in enumerate(names[:end]) if names[at - 1 : at] != [one]]
                 above[:] = kept
-        told = sorted(map(json.dumps, seen))
+        told = sorted(set(map(json.dumps, seen)))
         seen.clear()
         return {"ui": {"text": told}}
 
 
 CLASSES = (
-    Frames, FramesLazy, FramesChild, FramesAsync, FramesExpand, FramesShow, FramesFails, FramesSwitch, FramesByName,
-    FramesTold,
+    Frames, FramesLazy, FramesChild, FramesAsync, FramesExpand, FramesShow, FramesFails, FramesSwitch,
+    FramesByName, FramesTold,
 )  # fmt: skip
 NODE_CLASS_MAPPINGS = {one.__name__: one for one in CLASSES}
 
