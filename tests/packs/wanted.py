@@ -109,7 +109,8 @@ def workflow(prompt: Prompt) -> dict[str, Any]:
          "outputs": [], "widgets_values": [], "properties": {}}
         for node_id, node in prompt.items()
     ]  # fmt: skip
-    return {"nodes": nodes, "links": [], "groups": [], "extra": {}, "version": 0.4}
+    told = {"id": "a-workflow", "workflow_name": "a workflow"}
+    return {**told, "nodes": nodes, "links": [], "groups": [], "extra": {}, "version": 0.4}
 
 
 def fill(value: Any, prefix: str, color: int) -> Any:
