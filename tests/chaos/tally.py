@@ -28,7 +28,8 @@ class Tally:
                 self.skipped[f"{name} ({played.skipped})"] += 1
                 return
             self.tries[name] += 1
-            self.kills[layer] += played.killed_ns is not None
+            other_end = played.kind.startswith(("ended: signal", "ended: deed"))
+            self.kills[layer] += played.killed_ns is not None and not other_end
             self.accepted[name] += len(played.accepted)
             self.lost[name] += bool(losses)
             self.losses += losses

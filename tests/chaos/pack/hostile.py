@@ -162,8 +162,8 @@ def no_streams():
 def fork():
     """A child that lives on: it has a copy of everything of ours, and no business with it."""
     if os.fork() == 0:
+        signal.alarm(5)  # a copy of a lock that another thread held may never be free
         time.sleep(2.0)
-        sys.stdout.flush()
         os._exit(0)
 
 
@@ -171,6 +171,7 @@ def fork_that_exits():
     """A child that ends as a process does: its exit handlers run."""
     child = os.fork()
     if child == 0:
+        signal.alarm(5)
         try:
             import atexit
 
