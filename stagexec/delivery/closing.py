@@ -7,11 +7,11 @@ unanswered is `unverified`, with the reason.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from itertools import islice
+from os.path import dirname, exists
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +146,7 @@ class Closer:
             return list(self._promises(run, outputs, lambda _: False))
 
         def look() -> list[Promised]:
-            return list(self._promises(run, outputs, os.path.exists))
+            return list(self._promises(run, outputs, exists))
 
         (found,) = yield [Task(look, lost, folder="what history names")]
         if found is None:
@@ -170,7 +170,7 @@ class Closer:
         def lost(reason: str) -> Check:
             return Check("unverified", reason, media_of(Path(path)), None, None, {})
 
-        return Task(partial(self.verifier.check, Path(path)), lost, os.path.dirname(path))
+        return Task(partial(self.verifier.check, Path(path)), lost, dirname(path))
 
     def _promises(
         self, run: Run, outputs: dict[str, Any], exists: Callable[[str], bool]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -21,7 +22,12 @@ MAX_FAULTS = 200
 on_fault: Callable[[str, BaseException], None] | None = None
 """Set by the recorder: files the fault in the journal."""
 
-_seen: set[str] = set()
+_seen: Counter[str] = Counter()
+"""How often each place has faulted."""
+
+FILED = 10
+"""So many faults of one place are filed, and of more each that doubles their number: a ledger is no log."""
+
 _filing = threading.local()
 
 R = TypeVar("R")
@@ -35,12 +41,13 @@ def note(where: str, error: BaseException) -> None:
     text = addresses.shown(safe.named(error))
     if len(faults) < MAX_FAULTS:
         faults.append((where, text))
-    if where not in _seen:
-        _seen.add(where)
+    _seen[where] += 1
+    if _seen[where] == 1:
         log.warning(
             "stagexec: a fault in our own bookkeeping (%s): %s. The run is not affected.", where, text
         )
-    if on_fault is not None and not getattr(_filing, "busy", False):
+    told = _seen[where] <= FILED or _seen[where].bit_count() == 1
+    if told and on_fault is not None and not getattr(_filing, "busy", False):
         _filing.busy = True  # filing may fault too; that one is only counted
         try:
             on_fault(where, error)

@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -26,6 +26,7 @@ from stagexec.format import SPAN_COLUMNS, VISIT_COLUMNS
 from stagexec.record import clock, condition, disks, paths
 from stagexec.record.guard import note
 from stagexec.record.journal_file import JournalFile
+from stagexec.record.lines import CLOSING, VITAL, WRITTEN, Line
 from stagexec.record.plain import plain
 from stagexec.record.process import Watcher
 from stagexec.record.run import Run, take_segments
@@ -61,27 +62,15 @@ DIRECT_WAIT_S = 0.005
 FLAG_S = 1.0
 """On a disk of a network, how often the writer looks whether the next run is armed for `profile` timing."""
 
-SLOW_S = 0.05
-"""A direct write that took longer shows a slow disk: the writer does it for the next PAUSE_S."""
+SLOW_S = 0.5
+"""A direct write that took longer shows a slow disk, or a node that held the interpreter's lock: the writer
+does it for the next PAUSE_S."""
+
+ANSWER_S = 0.1
+"""Where the writer has to do it, its caller waits this long until it is done; after a wait in vain, and until
+PAUSE_S have gone by, nothing waits."""
 
 PAUSE_S = 5.0
-
-CLOSING = ("run_closed", "process_end")
-"""Events after which nothing more is written of what they close."""
-
-VITAL = frozenset(
-    ("run_accepted", "run_started", "run_executed", "artifact", "run_closed", "process_end", "lost_events")
-)
-"""Events that tell that a run was there and how it ended: on a full disk they go before its segments."""
-
-
-class Line(NamedTuple):
-    """One event as it is written."""
-
-    data: bytes
-    run_id: str | None
-    vital: bool
-    ends_run: bool
 
 
 class Journal:
@@ -108,6 +97,7 @@ class Journal:
         self._retry_at = 0.0
         self._retry_conditions_at = 0.0
         self._direct_again_at = 0.0
+        self._wait_again_at = 0.0
         self._short = False  # the disk has no room for a whole reserve
         self._warned = False
         self._stop = False
@@ -149,8 +139,14 @@ class Journal:
             self._watcher.tell(bool(self.runs))
         if self._written_directly(event):
             self._wake.set()  # for the signs of life
-        else:
+            return
+        if not self.is_local or self._stop or time.monotonic() < self._wait_again_at:
             self.put(event)
+            return
+        event[WRITTEN] = done = threading.Event()
+        self.put(event)
+        if not done.wait(ANSWER_S):
+            self._wait_again_at = time.monotonic() + PAUSE_S
 
     def take_profile(self) -> bool:
         """Whether the writer saw that the next run is armed for `profile` timing; disarms."""
@@ -335,8 +331,8 @@ class Journal:
         )
 
     def _line(self, one: dict[str, Any]) -> Line:
-        kind = one["event_type"]
-        return Line(self._encoded(one) + b"\n", one["run_id"], kind in VITAL, kind == "run_closed")
+        kind, written = one["event_type"], one.pop(WRITTEN, None)
+        return Line(self._encoded(one) + b"\n", one["run_id"], kind in VITAL, kind == "run_closed", written)
 
     def _encoded(self, one: dict[str, Any]) -> bytes:
         try:
@@ -355,7 +351,6 @@ class Journal:
         line = self._line(one)
         begin = time.monotonic()
         if not self._file_lock.acquire(timeout=DIRECT_WAIT_S):
-            self._direct_again_at = begin + PAUSE_S
             return False
         try:
             # Nothing may come before what waits; a file that is not ours any more is the writer's to mend.
@@ -438,6 +433,8 @@ class Journal:
     def _keep(self, written: list[Line]) -> None:
         """Keep the open runs' lines: a file that is removed under them is written again whole."""
         for line in written:
+            if line.written is not None:
+                line.written.set()
             run_id = line.run_id
             if line.ends_run and run_id in self._kept:
                 self._kept_bytes -= sum(len(one.data) for one in self._kept.pop(run_id))

@@ -126,20 +126,23 @@ def watch(pid: int, life: str, memory: int | None = None) -> None:
 
     file = os.open(life, os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o644)
     os.write(file, b" " * SIZE)
-    death = _death_of(pid)
+    death, program = _death_of(pid), _program_of(pid)
+    heard = [0]
     busy = False
     try:
         while True:
             wait_s = LOOK_S if busy or death is None else 3600.0
-            ready, _, _ = select.select([0] if death is None else [0, death], [], [], wait_s)
+            ready, _, _ = select.select(heard if death is None else [*heard, death], [], [], wait_s)
             if death in ready:
                 break
             if 0 in ready:
                 word = os.read(0, 64)
-                if not word:  # it ended, or became another program by exec
+                if not word:  # it ended, became another program by exec, or a node closed the pipe
                     if death is not None:
                         select.select([death], [], [], 0.2)
-                    break
+                    if program is None or _program_of(pid) != program or _ended_orderly(life):
+                        break
+                    heard, word = [], BUSY
                 busy = word.endswith(BUSY)
             if death is None and not _lives(pid):
                 break
@@ -158,6 +161,15 @@ def _death_of(pid: int) -> int | None:
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
+        return None
+
+
+def _program_of(pid: int) -> bytes | None:
+    """What changes when a process becomes another program by exec: where its memory lies, drawn by chance."""
+    try:
+        with open(f"/proc/{pid}/auxv", "rb") as stream:
+            return stream.read() or None
+    except OSError:
         return None
 
 

@@ -172,7 +172,7 @@ def test_a_failed_run_whose_disk_hangs_is_failed_and_its_leftovers_are_not_looke
 
 def test_a_hanging_look_for_what_a_viewer_names_leaves_it_in_the_first_folder(closer, events, monkeypatch):
     answer = threading.Event()
-    monkeypatch.setattr(closing.os.path, "exists", lambda _: answer.wait())
+    monkeypatch.setattr(closing, "exists", lambda _: answer.wait())
     run = Run("prompt", clock.now_ns(), clock.now_ns)
     run.executed_nodes.add("view")
     run.ledger.switch("delivery_commit", "verify")

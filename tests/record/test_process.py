@@ -32,6 +32,8 @@ if sys.argv[2] != "idle":
     run.enter("node_other", "HoldsTheLock")
     live.show_open(run)
 print(time.perf_counter_ns(), flush=True)
+if sys.argv[2] == "closes":
+    os.close(live.journal._watcher._pipe)
 if sys.argv[2] == "lock":
     ctypes.PyDLL(None).usleep(60_000_000)
 elif sys.argv[2] == "exec":
@@ -227,3 +229,15 @@ def test_what_a_node_opens_under_the_number_of_our_pipe_is_never_written_to(tmp_
     os.close(user)
     os.close(number)
     assert (tmp_path / "user.txt").read_bytes() == b""
+
+
+def test_a_node_that_closes_the_pipe_does_not_make_the_watcher_leave(tmp_path: Path) -> None:
+    child = begun(tmp_path, "closes")
+    try:
+        time.sleep(1.0)
+        assert life_of(tmp_path)["state"] == "alive"
+    finally:
+        before = time.perf_counter_ns()
+        child.kill()
+        child.wait()
+    assert told(tmp_path, "died")["mono_ns"] >= before
