@@ -122,7 +122,6 @@ def main(argv: list[str] | None = None) -> int:
         "platform": platform.platform(),
         "host_path": str(tree),
         "argv": addresses.shown_words(theirs),
-        "boot_id": ends.boot_id(),
         "timing": mine.stagexec_timing,
         "executor_asked": mine.stagexec_executor,
     }

@@ -219,11 +219,3 @@ def _lives(pid: int) -> bool:
     except OSError:
         return True
     return True
-
-
-def boot_id() -> str | None:
-    """Linux's id of the machine's boot; None elsewhere."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-    except (OSError, ValueError):
-        return None

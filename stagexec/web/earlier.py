@@ -107,7 +107,7 @@ class Earlier:
         if head is not None and head.format_version < FIRST_FORMAT:
             _claim(ledger, path)
             return True
-        left = unclosed.of(source, now, self._is_alive)
+        left = unclosed.of(source, now, self._lives)
         process = left.process
         if process is None or process.start is None:
             if now - before.st_mtime_ns <= SILENT_NS:
@@ -130,7 +130,14 @@ class Earlier:
         assert start is not None
         if start.hostname != socket.gethostname():
             return silent_ns > SILENT_NS
-        return start.pid == os.getpid() or not self._is_alive(start.hostname, start.pid, start.pid_started)
+        return not self._lives(start.hostname, start.pid, start.pid_started)
+
+    def _lives(self, hostname: str | None, pid: int | None, pid_started: str | None) -> bool | None:
+        """As alive.is_alive. Of this very process an other journal is that of the program before a restart."""
+        ours = hostname == socket.gethostname() and pid == os.getpid()
+        if ours and pid_started in (None, alive.started_of(os.getpid())):
+            return False
+        return self._is_alive(hostname, pid, pid_started)
 
 
 def _claim(ledger: pathlib.Path, journal: pathlib.Path) -> bool:

@@ -36,7 +36,6 @@ PROCESS = {
     "argv": [],
     "timing": "baseline",
     "executor_asked": None,
-    "boot_id": None,
 }
 
 

@@ -14,6 +14,7 @@ import pytest
 from stagexec.host import worker as host_worker
 from stagexec.host.wrap import Refusal
 from stagexec.record import guard, live, safe, worker
+from stagexec.record.waiting import Waiting
 
 PROMPT = {"1": {"class_type": "Odd", "inputs": {}}}
 
@@ -82,7 +83,7 @@ def state(monkeypatch: pytest.MonkeyPatch) -> Iterator[worker.State]:
     monkeypatch.setattr(worker, "state", worker.State())
     monkeypatch.setattr(host_worker, "PAUSES_S", (0.0, 0.0, 0.0))
     monkeypatch.setattr(threading, "excepthook", lambda _args: None)
-    monkeypatch.setattr(live, "_waiting", {})
+    monkeypatch.setattr(live, "waiting", Waiting())
     monkeypatch.setattr(guard, "faults", faults := [])
     yield worker.state
     assert faults == []

@@ -30,7 +30,7 @@ from pathlib import Path
 from stagexec.record import clock, ends, live
 
 live.begin_process(Path(sys.argv[1]), pid=os.getpid(), hostname=__import__("socket").gethostname(),
-                   format_version=2, boot_id=ends.boot_id(), ts_wall=clock.ANCHOR_WALL_NS)
+                   format_version=2, ts_wall=clock.ANCHOR_WALL_NS)
 ends.begin()
 ends.EXIT_WAIT_S = 0.2
 def executed(prompt_id, status="success", error=None):

@@ -26,7 +26,7 @@ EVIL = "\x1b]0;owned\x07\x9b31m\x7f\u202edne\u2028\r\nnext\u200b"
 def ledger(tmp_path: Path) -> Path:
     """A run whose every text is one that steers a terminal."""
     journal = FakeJournal().head()
-    run = FakeRun(journal, EVIL, {EVIL: (EVIL, [])}).start()
+    run = FakeRun(journal, "evil", {EVIL: (EVIL, [])}).start()
     run.visit(1, EVIL, EVIL, [("sampling", S)], kind="failed")
     error = {
         "stage": "sampling",

@@ -306,7 +306,7 @@ def test_a_workers_end_is_posted_as_an_event_of_its_own(
 def test_the_metrics_say_whether_the_worker_is_up_and_how_often_it_was_restarted() -> None:
     state: dict[str, Any] = {"up": None, "restarts": 0}
     site, _ = setup.make(
-        lambda: None, lambda: None, lambda _w, _e: None, lambda _t: None, lambda: dict(state)
+        lambda: None, lambda: None, lambda _w, _e: None, lambda _t: None, worker=lambda: dict(state)
     )
     metrics: Any = site.metrics
 
