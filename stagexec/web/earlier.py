@@ -133,7 +133,7 @@ class Earlier:
         return not self._lives(start.hostname, start.pid, start.pid_started)
 
     def _lives(self, hostname: str | None, pid: int | None, pid_started: str | None) -> bool | None:
-        """As alive.is_alive. Of this very process an other journal is that of the program before a restart."""
+        """As alive.is_alive. Another journal of this very process is from before a restart."""
         ours = hostname == socket.gethostname() and pid == os.getpid()
         if ours and pid_started in (None, alive.started_of(os.getpid())):
             return False
