@@ -292,8 +292,13 @@ def last_condition(lines: list[Line]) -> str | None:
     """The condition id that the last of the lines to have one carries. A damaged one is none."""
     for _, line, _ in reversed(lines):
         at = line.find(CONDITION, 0, 200)
-        if at < 0 or line[at + len(CONDITION) : at + len(CONDITION) + 4] == b"null":
+        begin = at + len(CONDITION)
+        if at < 0 or line[begin : begin + 4] == b"null":
             continue
+        plain = line[begin + 1 : begin + 65]
+        is_digest = plain.isalnum() and line[begin : begin + 66] == b'"%b"' % plain
+        if is_digest and line.find(CONDITION, begin) < 0:  # the usual case, at a fifth of a decoding
+            return plain.decode()
         try:
             found: str | None = _condition(line).condition_id
         except (msgspec.DecodeError, RecursionError, ValueError):
