@@ -33,9 +33,11 @@ def make_execute(api: Any, original: Callable[..., Any]) -> Callable[..., Any]:
         pending_async_nodes: Any,
         ui_outputs: Any,
     ) -> Any:
+        node = dynprompt.get_node(current_item)
         visit = Visit(
             api,
             lane.current(),
+            node,
             lane.Given(
                 server,
                 dynprompt,
@@ -55,20 +57,22 @@ def make_execute(api: Any, original: Callable[..., Any]) -> Callable[..., Any]:
         real_node_id = dynprompt.get_real_node_id(unique_id)  # noqa: F841
         display_node_id = dynprompt.get_display_node_id(unique_id)  # noqa: F841
         parent_node_id = dynprompt.get_parent_node_id(unique_id)  # noqa: F841
-        inputs = dynprompt.get_node(unique_id)["inputs"]  # noqa: F841
-        class_type = dynprompt.get_node(unique_id)["class_type"]  # noqa: F841
-        step = visit.next()
-        while step is not None:
+        inputs, class_type = node["inputs"], node["class_type"]  # noqa: F841
+        send, value = visit.send, None
+        while True:
+            try:
+                step = send(value)
+            except StopIteration as done:
+                value = None  # an error in a local of a frame in its own traceback would be garbage
+                return done.value
             class_def, input_data_all, obj = visit.class_def, visit.inputs, visit.node_object  # noqa: F841
             try:
                 value = step()
                 if type(step) is Await and to_await(value):
                     value = await value
+                send = visit.send
             except BaseException as error:  # noqa: BLE001 (the visit has the host's `except` clauses)
-                step = visit.failed(error)
-            else:
-                step = visit.next(value)
-        return visit.result
+                send, value = visit.throw, error
 
     execute.__wrapped__ = original  # type: ignore[attr-defined]
     execute.__qualname__, execute.__module__ = "execute", original.__module__
@@ -89,18 +93,21 @@ async def execute_async(
         work = Prompt(playing, prompt, prompt_id, extra_data, execute_outputs)
         executed, ui_node_outputs = work.executed, work.ui_outputs  # noqa: F841 (read by packs, as below)
         pending_subgraph_results, pending_async_nodes = work.expanding, work.awaiting  # noqa: F841
-        step = work.next()
-        while step is not None:
+        send, value = work.send, None
+        while not done:
+            try:
+                step = send(value)
+            except StopIteration:
+                value, done = None, True
+                continue
             dynamic_prompt, execution_list, node_id = work.dynprompt, work.nodes, work.node_id  # noqa: F841
             try:
                 value = step()
                 if type(step) is Await and to_await(value):
                     value = await value
+                send = work.send
             except BaseException as error:  # noqa: BLE001 (nothing catches it there)
-                step = work.failed(error)
-            else:
-                step = work.next(value)
-        done = True
+                send, value = work.throw, error
     finally:
         playing.leave()
         if playing.direct:

@@ -42,7 +42,17 @@ class Lane:
     ends the prompt only. A pack that executes prompts by itself gets every error, as from the host's own.
     """
 
-    __slots__ = ("_token", "direct", "duties", "executor", "run", "shielded", "taken", "ui_outputs")
+    __slots__ = (
+        "_token",
+        "direct",
+        "duties",
+        "executor",
+        "plain_caches",
+        "run",
+        "shielded",
+        "taken",
+        "ui_outputs",
+    )
 
     def __init__(self, executor: Any, run: Run | None, *, shielded: bool, direct: bool) -> None:
         self.executor = executor
@@ -51,6 +61,7 @@ class Lane:
         self.shielded = shielded
         self.direct = direct
         self.taken = False
+        self.plain_caches = False
         self.ui_outputs: dict[str, Any] = {}
         self._token: Any = None
 

@@ -96,9 +96,11 @@ class CoalescedProgress:
 
     def _note(self, node_id: str, state: Any) -> None:
         """Keep what a node's entry is to say. While every state is sent, the entry is made at once."""
-        registry, known = self.registry, self._of
-        self._of = registry
-        if registry is None or registry.nodes.get(node_id) is not state or known not in (None, registry):
+        registry = self.registry
+        if registry is not self._of:
+            self._by_hand = self._of is not None
+            self._of = registry
+        if self._by_hand or registry is None or registry.nodes.get(node_id) is not state:
             self._by_hand = True  # what is told now is not what we keep: the host's own looks it up
             return
         value, most = state["value"], state["max"]

@@ -11,7 +11,7 @@ from typing import Any
 from stagexec.executor import aio, failure
 from stagexec.executor.keyset import known_ids
 from stagexec.executor.lane import Lane
-from stagexec.executor.steps import Await, Step, Steps
+from stagexec.executor.steps import Await, Step, Steps, now
 from stagexec.record import live
 from stagexec.record.guard import guarded
 from stagexec.record.run import Run
@@ -26,6 +26,7 @@ class Prompt(Steps):
         super().__init__()
         self.executor = playing.executor
         self.api = self.executor.api
+        self.playing = playing
         self.duties = playing.duties
         self.run = playing.run
         self.prompt = prompt
@@ -89,6 +90,7 @@ class Prompt(Steps):
         execution.reset_progress_state(self.prompt_id, self.dynprompt)
         self.progress = execution.WebUIProgressHandler(executor.server)
         execution.add_progress_handler(self.progress)
+        self.playing.plain_caches = self.api.has_plain_caches(executor.caches)
         changed = execution.IsChangedCache(self.prompt_id, self.dynprompt, executor.caches.outputs)
         for cache in executor.caches.all:
             with self._part("cache_resolve"):
@@ -116,6 +118,8 @@ class Prompt(Steps):
     def _cached_now(self) -> Generator[Any, Any, list[str]]:
         outputs = self.executor.caches.outputs
         node_ids = list(self.prompt)
+        if self.playing.plain_caches:
+            return [node_id for node_id in node_ids if now(outputs.get, node_id) is not None]
         # Only external caches make a look-up wait; without any, a task for each node is wasted.
         if self.api.facts["cache_providers"] and self.api.execution._has_cache_providers():
             found = yield Await(asyncio.gather, *(outputs.get(node_id) for node_id in node_ids))

@@ -20,6 +20,10 @@ OUTPUT, FEEDS_OUTPUT, NEAR_OUTPUT, OTHER = range(4)
 """The host's order of preference: an output or async node; what an output waits for; what that waits for."""
 
 
+_put, _take = dict.__setitem__, dict.__delitem__
+"""Found once: these are called for every node and link."""
+
+
 class Notes(list[Any]):
     """What was put into a dict since the last look."""
 
@@ -64,7 +68,7 @@ class Pending(Noting):
     def __setitem__(self, node_id: str, value: Any) -> None:
         if node_id not in self:
             self.noted.append(node_id)
-        super().__setitem__(node_id, value)
+        _put(self, node_id, value)
 
 
 class Counts(Noting):
@@ -73,7 +77,7 @@ class Counts(Noting):
     __slots__ = ()
 
     def __setitem__(self, node_id: str, count: Any) -> None:
-        super().__setitem__(node_id, count)
+        _put(self, node_id, count)
         if count == 0:
             self.noted.append(node_id)
 
@@ -85,15 +89,15 @@ class Links(Noting):
     gone: Notes
 
     def __delitem__(self, source: str) -> None:
-        super().__delitem__(source)
+        _take(self, source)
         self.gone.append(source)
 
     def __setitem__(self, source: str, targets: Any) -> None:
         waiting = Waiting(self.noted)
         waiting.source = source
-        super().__setitem__(source, waiting)
-        for target, sockets in targets.items():
-            waiting[target] = sockets
+        _put(self, source, waiting)
+        for target in targets:
+            waiting[target] = targets[target]
 
 
 class Waiting(Noting):
@@ -105,7 +109,7 @@ class Waiting(Noting):
     def __setitem__(self, target: str, sockets: Any) -> None:
         if target not in self:
             self.noted.append((self.source, target))
-        super().__setitem__(target, sockets)
+        _put(self, target, sockets)
 
     def __delitem__(self, target: str) -> None:
         self.noted.by_hand = True
@@ -147,12 +151,14 @@ class Schedule:
     blocking: dict[str, dict[str, Any]]
     externalBlocks: int  # noqa: N815
     staged_node_id: str | None
+    _host: Any
     _hosts: dict[str, Any]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if not hasattr(cls, "_hosts"):
             host = cls.__mro__[cls.__mro__.index(Schedule) + 1]
+            cls._host = host
             cls._hosts = {name: _own(host, name) for name in ("get_input_info", *REPLACEABLE)}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -181,9 +187,8 @@ class Schedule:
         caller, and for this one as its. Where the answer lacks the name, the class is asked again for each
         link, as the host asks.
         """
-        hosts = super().get_input_info  # type: ignore[misc]
-        if getattr(hosts, "__func__", None) is not self._hosts["get_input_info"]:
-            return hosts(unique_id, input_name)  # a pack has put its own there
+        if self._host.get_input_info is not self._hosts["get_input_info"]:
+            return super().get_input_info(unique_id, input_name)  # type: ignore[misc]  # a pack's own
         class_type = self.dynprompt.get_node(unique_id)["class_type"]
         found = self._info.get((class_type, input_name))
         if found is not None:
@@ -242,15 +247,15 @@ class Schedule:
 
     def _decides(self) -> bool:
         """Is the next node ours to choose? Not where a pack has put its own choice, or dicts of its own."""
-        host = super()
-        for name in REPLACEABLE:
-            if getattr(getattr(host, name), "__func__", None) is not self._hosts[name]:
-                return False
-        for name in ("get_ready_nodes", "ux_friendly_pick_node"):
-            if getattr(getattr(self, name), "__func__", None) is not self._hosts[name]:
-                return False
+        hosts, host, own = self._hosts, self._host, self.__dict__
+        kind: Any = type(self)
         return (
-            type(self.pendingNodes) is Pending
+            host.stage_node_execution is hosts["stage_node_execution"]
+            and kind.get_ready_nodes is hosts["get_ready_nodes"]
+            and kind.ux_friendly_pick_node is hosts["ux_friendly_pick_node"]
+            and "get_ready_nodes" not in own
+            and "ux_friendly_pick_node" not in own
+            and type(self.pendingNodes) is Pending
             and type(self.blockCount) is Counts
             and type(self.blocking) is Links
             and not (self._added.by_hand or self._freed.by_hand or self._linked.by_hand)
@@ -277,24 +282,27 @@ class Schedule:
         return not self._added.by_hand
 
     def _take_noted(self) -> None:
+        pending, counts, blocking, number = self.pendingNodes, self.blockCount, self.blocking, self._number
         for node_id in self._added:
-            self._number[node_id] = self._count  # one that was done and came back since is a new one
+            if node_id in number:  # one that was done and came back since is a new one
+                self._waits_for.pop(node_id, None)
+                self._feeds_output.discard(node_id)
+                self._near_output.discard(node_id)
+            number[node_id] = self._count
             self._count += 1
-            self._waits_for.pop(node_id, None)
-            self._feeds_output.discard(node_id)
-            self._near_output.discard(node_id)
         for source, target in self._linked:
-            if target in self.blocking.get(source, ()):
+            if target in blocking.get(source, ()):
                 self._take_link(source, target)
         for node_id in self._gone:
-            sources = self._waits_for.get(node_id, ())
-            if node_id not in self.blocking and any(node_id in self.blocking.get(one, ()) for one in sources):
-                self._added.by_hand = True  # somebody waits who is not there: the host stumbles over it
+            for source in self._waits_for.get(node_id, ()):
+                if node_id in blocking.get(source, ()) and node_id not in blocking:
+                    self._added.by_hand = True  # what it waits for names one that is gone: the host stumbles
         for node_id in self._freed:
-            if node_id in self._number and self.blockCount.get(node_id) == 0 and node_id in self.pendingNodes:
-                heapq.heappush(self._heap, (self._rank(node_id), self._number[node_id], node_id))
+            if counts.get(node_id) == 0 and node_id in pending and node_id in number:
+                heapq.heappush(self._heap, (self._rank(node_id), number[node_id], node_id))
         for noted in (self._added, self._linked, self._gone, self._freed):
-            noted.clear()
+            if noted:
+                noted.clear()
 
     def _take_link(self, source: str, target: str) -> None:
         if target not in self.blocking:

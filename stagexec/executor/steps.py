@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from types import CoroutineType
 from typing import Any
 
@@ -23,6 +23,19 @@ class Await(functools.partial):  # type: ignore[type-arg]
 def to_await(value: Any) -> bool:
     """Has this to be awaited?"""
     return type(value) is CoroutineType or inspect.isawaitable(value)
+
+
+def now(call: Callable[..., Any], *args: Any) -> Any:
+    """The result of a call that may be a coroutine, from here: only where nothing in it waits."""
+    value = call(*args)
+    if type(value) is not CoroutineType:
+        return value
+    try:
+        value.send(None)
+    except StopIteration as done:
+        return done.value
+    value.close()
+    raise RuntimeError("a cache of the host's own waited for something")
 
 
 class Frameless(functools.partial):  # type: ignore[type-arg]
@@ -45,7 +58,6 @@ class Steps:
     name, and what decides on the next call is no frame between them.
     """
 
-    result: Any = None
     trace: Any = None
     thrown: BaseException | None = None
     """The error that is being thrown in, with its traceback as the coroutine's own `except` has it: a
@@ -53,26 +65,17 @@ class Steps:
 
     def __init__(self) -> None:
         self._steps = self.steps()
+        self.send = self._steps.send
+        """Gives the next step after one that gave a value; StopIteration holds the result."""
 
     def steps(self) -> Generator[Any, Any, Any]:
         """The steps, each a callable; what it gives or raises comes back at the `yield`."""
         raise NotImplementedError
 
-    def next(self, value: Any = None) -> Any:
-        """The next step after one that gave `value`; None when there is none."""
-        try:
-            return self._steps.send(value)
-        except StopIteration as done:
-            self.result = done.value
-            return None
-
-    def failed(self, error: BaseException) -> Any:
-        """The next step after one that raised."""
+    def throw(self, error: BaseException) -> Any:
+        """The same after a step that raised."""
         self.thrown, self.trace = error, error.__traceback__
         try:
             return self._steps.throw(error)
-        except StopIteration as done:
-            self.result = done.value
-            return None
         finally:
             self.thrown = self.trace = None

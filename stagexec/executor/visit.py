@@ -14,7 +14,7 @@ from stagexec.executor import growth, lane
 from stagexec.executor.aio import span_of_task
 from stagexec.executor.duties import Duties
 from stagexec.executor.failure import class_of
-from stagexec.executor.steps import Await, Step, Steps
+from stagexec.executor.steps import Await, Step, Steps, now
 from stagexec.record import safe
 from stagexec.record.run import VISIT
 
@@ -35,12 +35,14 @@ class Visit(Steps):
     `playing`: the prompt whose loop asks for the visit; None where a pack asks, by its own executor.
     """
 
-    def __init__(self, api: Any, playing: lane.Lane | None, given: lane.Given) -> None:
+    def __init__(self, api: Any, playing: lane.Lane | None, node: Any, given: lane.Given) -> None:
         super().__init__()
         self.api = api
         self.duties = playing.duties if playing is not None else Duties(api, None)
         self.shielded = playing is not None and playing.shielded
+        self.plain_caches = playing is not None and playing.plain_caches
         self.given = given
+        self.node = node
         self.node_id: str = given.current_item
         self.node_object: Any = None
         self.run = playing.run if playing is not None else None
@@ -54,14 +56,17 @@ class Visit(Steps):
     def steps(self) -> Generator[Any, Any, tuple[Any, Any, Any]]:
         """(result, error details, exception), as the host's function gives them."""
         given, api = self.given, self.api
-        node = given.dynprompt.get_node(self.node_id)
+        node = self.node
         self.class_type = node["class_type"]
         self.class_def = class_of(api, self.class_type)
         self.record.begin(
             api, self.class_type, self.class_def, given.dynprompt.get_parent_node_id(self.node_id)
         )
         try:
-            cached = yield Await(given.caches.outputs.get, self.node_id)
+            if self.plain_caches:
+                cached = now(given.caches.outputs.get, self.node_id)
+            else:
+                cached = yield Await(given.caches.outputs.get, self.node_id)
             if cached is not None:
                 yield from self._from_cache(cached)
                 return self._result("SUCCESS", "cached")
@@ -81,7 +86,11 @@ class Visit(Steps):
             return self._failed(self.thrown or raised)
         if not done:
             return self._result("PENDING", "pending")
-        yield Step(self.api.execution.get_progress_state().finish_progress, self.node_id)
+        progress = self.api.execution.get_progress_state()
+        if len(progress.handlers) < 2:  # our own alone: no pack is called
+            progress.finish_progress(self.node_id)
+        else:
+            yield Step(progress.finish_progress, self.node_id)
         self.given.executed.add(self.node_id)
         return self._result("SUCCESS", "blocked" if self.record.was_blocked() else "executed")
 
@@ -115,7 +124,10 @@ class Visit(Steps):
             return False
         entry = self.api.execution.CacheEntry(ui=given.ui_outputs.get(self.node_id), outputs=outputs)
         given.execution_list.cache_update(self.node_id, entry)
-        yield Await(given.caches.outputs.set, self.node_id, entry)
+        if self.plain_caches:
+            now(given.caches.outputs.set, self.node_id, entry)
+        else:
+            yield Await(given.caches.outputs.set, self.node_id, entry)
         self.record.made(self.api, outputs)
         return True
 
@@ -138,7 +150,11 @@ class Visit(Steps):
     def _call(self, inputs: dict[str, Any]) -> Generator[Any, Any, tuple[Any, Any, bool] | None]:
         """Assemble the inputs and call the node's function. None when it waits: lazy inputs or tasks."""
         given, execution = self.given, self.api.execution
-        yield Step(execution.get_progress_state().start_progress, self.node_id)
+        progress = execution.get_progress_state()
+        if len(progress.handlers) < 2:
+            progress.start_progress(self.node_id)
+        else:
+            yield Step(progress.start_progress, self.node_id)
         self.inputs, self.missing, self.v3_data = yield Step(
             execution.get_input_data,
             inputs,
@@ -153,11 +169,17 @@ class Visit(Steps):
             message = {"node": self.node_id, "display_node": display, "prompt_id": given.prompt_id}
             yield Step(given.server.send_sync, "executing", message, given.server.client_id)
         self.record.take_inputs(self.api, self.inputs)
-        self.node_object = yield Await(given.caches.objects.get, self.node_id)
+        if self.plain_caches:
+            self.node_object = now(given.caches.objects.get, self.node_id)
+        else:
+            self.node_object = yield Await(given.caches.objects.get, self.node_id)
         if self.node_object is None:
             with self.record.node_stage():
                 self.node_object = yield Step(self.class_def)
-            yield Await(given.caches.objects.set, self.node_id, self.node_object)
+            if self.plain_caches:
+                now(given.caches.objects.set, self.node_id, self.node_object)
+            else:
+                yield Await(given.caches.objects.set, self.node_id, self.node_object)
         if (yield from self._wants_lazy_inputs()):
             return None
         outputs, ui, expands, waits = yield from self._node_function()

@@ -92,6 +92,14 @@ class HostApi:
         """The host's module of caches and their keys."""
         return sys.modules["comfy_execution.caching"]
 
+    def has_plain_caches(self, caches: Any) -> bool:
+        """Are a prompt's caches the host's own, with nothing in them that waits or is a pack's?"""
+        if self.facts["cache_providers"] and self.execution._has_cache_providers():
+            return False
+        host = vars(self.caching)
+        methods = (getattr(type(cache), name) for cache in caches.all for name in ("get", "set"))
+        return all(getattr(method, "__globals__", None) is host for method in methods)
+
     def debug_logging(self) -> bool:
         """Does the console show DEBUG, by this host's own arguments?"""
         level = getattr(self.execution, "get_console_log_level", None)

@@ -308,7 +308,7 @@ class Host:
         self.torch = SimpleNamespace(inference_mode=contextlib.nullcontext)
         self.node_stages = NodeStages({})
         self.stage_of = self.node_stages.stage_of
-        progress = SimpleNamespace(start_progress=lambda _: None, finish_progress=lambda _: None)
+        progress = SimpleNamespace(handlers={}, start_progress=lambda _: None, finish_progress=lambda _: None)
         self.execution = SimpleNamespace(
             DynamicPrompt=Prompt,
             ExecutionList=Nodes,
@@ -339,6 +339,9 @@ class Host:
 
     def is_oom(self, error: BaseException) -> bool:
         return isinstance(error, MemoryError)
+
+    def has_plain_caches(self, _caches: Any) -> bool:
+        return False
 
     def has_lazy_check(self, _class: Any, _object: Any) -> bool:
         return False

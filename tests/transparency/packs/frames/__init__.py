@@ -13,11 +13,14 @@ import sys
 CATEGORY = "stagexec test"
 BOTTOM = ("prompt_worker", "post_prompt")
 """Where the executor's part of a stack ends, and where validation's does."""
-READ = ("unique_id", "prompt_id", "node_id", "class_type", "input_name", "input_category", "func", "item")
+READ = ("unique_id", "prompt_id", "input_name", "input_category", "func", "item")
 """Locals that packs read in the host's frames."""
 
 OURS = "_input_types"
 """The ledger asks a class once for its types, to name the stage of its nodes: a call that the host lacks."""
+
+NEAR = 6
+"""Of so many frames packs look at the file's name; the one at the bottom is in a file of ours."""
 
 seen = []
 
@@ -32,7 +35,8 @@ def look(kind, hook):
         # How often, and for which input, the scheduler asks INPUT_TYPES is the executor's business.
         names = READ if hook != "INPUT_TYPES" else ()
         local = {name: frame.f_locals[name] for name in names if isinstance(frame.f_locals.get(name), str)}
-        in_execution = frame.f_code.co_filename.replace("\\", "/").endswith("/execution.py")
+        file = frame.f_code.co_filename.replace("\\", "/")
+        in_execution = len(above) < NEAR and file.endswith("/execution.py")
         above.append([frame.f_code.co_name, in_execution, local])
         if frame.f_code.co_name in BOTTOM:
             break
