@@ -295,7 +295,7 @@ def started(
 
 def play_set(
     packs: Sequence[Pack],
-    graphs: Sequence[tuple[str, Graph]],
+    graphs: Callable[[Servers], Sequence[tuple[str, Graph]]],
     labels: Sequence[str],
     host: Path,
     work: Path,
@@ -307,7 +307,7 @@ def play_set(
         with started(packs, labels, host, work, python, args) as servers:
             try:
                 servers.compare_start()
-                for pack, graph in graphs:
+                for pack, graph in graphs(servers):
                     servers.play(pack, graph)
                 servers.finish()
             except lab.ServerDied as problem:

@@ -93,7 +93,7 @@ def test_a_server_of_ours_that_does_not_start_is_a_difference_and_one_of_stock_i
 
     monkeypatch.setattr(lab.Server, "start", lambda server: None)
     monkeypatch.setattr(lab.Server, "wait_ready", wait_ready)
-    result = play_set([], [], ("stock", "native"), tmp_path, tmp_path, "python")
+    result = play_set([], lambda _: [], ("stock", "native"), tmp_path, tmp_path, "python")
     assert len(result.all_differences) == differences
 
 
