@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from stagexec.bench import setup
@@ -40,10 +40,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     work = Path(asked.work or tempfile.mkdtemp(prefix="stagexec-packs-"))
     host = work / "host"  # a copy: some packs write into the host's own tree
     shutil.copytree(setup.find_host(asked.comfyui, fetch=False), host, dirs_exist_ok=True)
-    alone, together = play_all(asked, packs, host, work)
-    if asked.page:
-        text = page.markdown(version_of(host), labels_of(asked), packs, alone, together, absent)
-        Path(asked.page).write_text(text, encoding="utf-8")
+    alone: list[Together] = []
+    together = None
+    for one, of_all in play_all(asked, packs, host, work):
+        alone += [] if of_all else [one]
+        together = one if of_all else together
+        if asked.page:  # after each set: a run that is cut short has told what it knew
+            text = page.markdown(version_of(host), labels_of(asked), packs, alone, together, absent)
+            Path(asked.page).write_text(text, encoding="utf-8")
     if asked.json:
         print(json.dumps(page.as_json(alone, together, absent), indent=1))
     if not asked.work:
@@ -53,24 +57,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def play_all(
     asked: argparse.Namespace, packs: Sequence[Pack], host: Path, work: Path
-) -> tuple[list[Together], Together | None]:
-    """The sets that are asked for: the packs one by one, and all together."""
+) -> Iterator[tuple[Together, bool]]:
+    """The sets that are asked for, as they end: all packs together (true), and the packs one by one."""
     how = (labels_of(asked), host, work / "servers", asked.python, asked.args)
     graphs = {CORE: wanted()[CORE].graphs} | {pack.name: pack.wanted.graphs for pack in packs}
-    alone: list[Together] = []
-    together = None
-    for pack in packs:
-        if "alone" in asked.sets:
-            alone.append(play_set([pack], numbered(graphs, (CORE, pack.name)), *how))
-            say(pack.name, alone[-1])
-        if "sweep" in asked.sets:
-            alone.append(sweep.play(pack, *how))
-            say(f"{pack.name}, every class", alone[-1])
     if "together" in asked.sets:
         all_of_them = [pack for pack in packs if pack.wanted.together]
-        together = play_set(all_of_them, numbered(graphs, tuple(graphs)), *how)
-        say("all together", together)
-    return alone, together
+        done = play_set(all_of_them, lambda _: numbered(graphs, tuple(graphs)), *how)
+        say("all together", done)
+        yield done, True
+    for pack in packs:
+        if "alone" in asked.sets:
+            done = play_set([pack], lambda _, own=(CORE, pack.name): numbered(graphs, own), *how)
+            say(pack.name, done)
+            yield done, False
+        if "sweep" in asked.sets:
+            done = play_set([pack], sweep.graphs, *how)
+            say(f"{pack.name}, every class", done)
+            yield done, False
 
 
 def labels_of(asked: argparse.Namespace) -> tuple[str, ...]:

@@ -77,24 +77,25 @@ def _packs(packs: Sequence[Pack], alone: Sequence[Together], together: Together 
         "| pack | commit | classes | graphs alone | nodes run | graphs with all | differences | seams lost |",
         "|---|---|---:|---:|---:|---:|---:|---|",
     ]
-    by_name = {each.packs[0]: each for each in alone}
     for pack in packs:
-        one = by_name.get(pack.name)
-        if one is None:
+        ones = [each for each in alone if each.packs == [pack.name]]
+        sets = [*ones, *([together] if together and pack.name in together.packs else [])]
+        if not sets:
+            rows.append(f"| {pack.name} | {pack.version()} | | not played yet | | | | |")
             continue
-        own = [each for each in one.played if plain(each.pack) == plain(pack.name)]
+        own = [each for one in ones for each in one.played if plain(each.pack) == plain(pack.name)]
         mine = [each for each in together.played if plain(each.pack) == plain(pack.name)] if together else []
-        bad = len(one.all_differences) + sum(len(each.differences) for each in mine)
-        classes = one.classes.get(pack.name, 0) if pack.name not in one.failed else "none"
-        seams = "; ".join(f"{name} {cell(what)}" for name, what in sorted(one.seams.items())) or "none"
-        nodes = sum(each.executed for each in own)
+        bad = sum(len(one.all_differences) for one in ones) + sum(len(each.differences) for each in mine)
+        loaded = all(pack.name not in each.failed for each in sets)
+        classes = sets[0].classes.get(pack.name, 0) if loaded else "does not load"
+        seams = "; ".join(f"{name} {cell(what)}" for one in ones for name, what in sorted(one.seams.items()))
+        nodes = sum(each.executed for each in (*own, *mine))
         rows.append(
             f"| {pack.name} | {pack.version()} | {classes} | {ran(own)}/{len(own)} | {nodes} |"
-            f" {ran(mine)}/{len(mine)} | {bad} | {seams} |"
+            f" {ran(mine)}/{len(mine)} | {bad} | {seams or 'none'} |"
         )
     if together:
         names = "; ".join(f"{name} {cell(what)}" for name, what in sorted(together.seams.items())) or "none"
-        nodes = sum(each.executed for each in together.played)
         nodes, classes = sum(each.executed for each in together.played), sum(together.classes.values())
         rows.append(
             f"| all together | | {classes} | | {nodes} | {ran(together.played)}/{len(together.played)} |"

@@ -246,6 +246,15 @@ class Servers:
                     played.stages[visit.class_type] = f"{stage} ({visit.class_origin or 'none'})"
 
 
+class NotReady(Exception):
+    """A server that ended as it started, or lets no request in: which, and why."""
+
+    def __init__(self, label: str, problem: Exception) -> None:
+        super().__init__(f"{label}: {problem}")
+        self.label = label
+        self.problem = problem
+
+
 @contextmanager
 def started(
     packs: Sequence[Pack], labels: Sequence[str], host: Path, work: Path, python: str, args: Sequence[str]
@@ -272,8 +281,11 @@ def started(
     try:
         for server in servers.values():
             server.start()
-        for server in servers.values():
-            server.wait_ready()
+        for label, server in servers.items():
+            try:
+                server.wait_ready()
+            except (lab.ServerDied, Refused) as problem:
+                raise NotReady(label, problem) from problem
         yield Servers(servers, packs)
     finally:
         for server in servers.values():
@@ -283,7 +295,7 @@ def started(
 
 def play_set(
     packs: Sequence[Pack],
-    graphs: Sequence[tuple[str, Graph]],
+    graphs: Callable[[Servers], Sequence[tuple[str, Graph]]],
     labels: Sequence[str],
     host: Path,
     work: Path,
@@ -295,15 +307,18 @@ def play_set(
         with started(packs, labels, host, work, python, args) as servers:
             try:
                 servers.compare_start()
-                for pack, graph in graphs:
+                for pack, graph in graphs(servers):
                     servers.play(pack, graph)
                 servers.finish()
             except lab.ServerDied as problem:
                 servers.result.differences.append(f"a server ended: {str(problem)[:500]}")
             return servers.result
-    except (lab.ServerDied, Refused) as problem:  # all the same on stock: a pack that lets nothing through
+    except NotReady as why:
         result = Together([pack.name for pack in packs])
-        result.failed = {pack.name: str(problem).splitlines()[0] for pack in packs}
+        if why.label == "stock":  # a pack that ends or locks the host is no fault of ours
+            result.failed = {pack.name: str(why.problem).splitlines()[0] for pack in packs}
+        else:
+            result.differences = [f"{why.label} does not start: {str(why.problem)[-500:]}"]
         return result
 
 

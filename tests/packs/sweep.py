@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from stagexec.bench.client import http_json
-from tests.packs.play import Servers, Together, started
-from tests.packs.wanted import ANY_END, Graph, Pack
+from tests.packs.play import Servers
+from tests.packs.wanted import ANY_END, Graph
 
 SOURCES: dict[str, tuple[str, int]] = {
     "IMAGE": ("image", 0),
@@ -56,24 +54,14 @@ LEFT_OUT = (
 """Parts of class names that wait, ask the network, or give another answer each time."""
 
 
-def play(
-    pack: Pack, labels: Sequence[str], host: Path, work: Path, python: str, args: Sequence[str]
-) -> Together:
-    """The pack's servers, and a graph for each of its classes."""
-    with started([pack], labels, host, work, python, args) as servers:
-        servers.compare_start()
-        for graph in graphs(servers, pack):
-            servers.play(pack.name, graph)
-        servers.finish()
-        return servers.result
-
-
-def graphs(servers: Servers, pack: Pack) -> list[Graph]:
-    """A graph for each class of `pack` whose inputs all have a source or a default."""
+def graphs(servers: Servers) -> list[tuple[str, Graph]]:
+    """A graph for each class of the servers' packs whose inputs all have a source or a default."""
     info = http_json(servers.servers["stock"].url, "GET", "/object_info", seconds=300.0)
-    own = [name for name, module in servers.loaded.items() if module.endswith("." + pack.name)]
-    made = (graph_of(name, info[name]) for name in own if name in info)
-    return [graph for graph in made if graph is not None]
+    made = []
+    for pack in servers.result.packs:
+        own = [name for name, module in servers.loaded.items() if module.endswith("." + pack)]
+        made += [(pack, graph_of(name, info[name])) for name in own if name in info]
+    return [(pack, graph) for pack, graph in made if graph is not None]
 
 
 def graph_of(name: str, info: dict[str, Any]) -> Graph | None:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from stagexec.bench import lab
 from tests.packs import page, sweep
-from tests.packs.play import Played, Together, different_calls, differing
+from tests.packs.play import Played, Together, different_calls, differing, play_set
 from tests.packs.wanted import CORE, GRAPHS, at_hand, fill, wanted
 
 FILES = sorted(GRAPHS.glob("*.json"))
@@ -80,6 +81,20 @@ def test_a_difference_is_narrowed_to_what_differs_and_the_order_of_keys_counts()
     assert '+    "y": 3' in text.replace("     ", "    ")
     (text,) = differing(one, [("classes", {"B": {"x": 1, "y": 2}, "A": 1})], "native")
     assert "keys in order" in text
+
+
+@pytest.mark.parametrize(("label", "differences"), [("stock", 0), ("native", 1)])
+def test_a_server_of_ours_that_does_not_start_is_a_difference_and_one_of_stock_is_none(
+    label: str, differences: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def wait_ready(server: lab.Server, seconds: float = 0) -> None:
+        if server.launch.ours == (label == "native"):
+            raise lab.ServerDied("the server ended with code 1")
+
+    monkeypatch.setattr(lab.Server, "start", lambda server: None)
+    monkeypatch.setattr(lab.Server, "wait_ready", wait_ready)
+    result = play_set([], lambda _: [], ("stock", "native"), tmp_path, tmp_path, "python")
+    assert len(result.all_differences) == differences
 
 
 def test_the_page_says_what_is_absent_what_was_not_played_and_what_differs(tmp_path: Path) -> None:
