@@ -27,7 +27,11 @@ SETS = ("alone", "together", "sweep")
 def main(argv: Sequence[str] | None = None) -> int:
     """Play and compare; exit code 1 when anything differs, 2 when there is nothing to play."""
     asked = parser().parse_args(argv)
-    packs = at_hand(asked.packs)
+    try:
+        packs = at_hand(asked.packs)
+    except NotADirectoryError as problem:
+        print(f"packs: {problem}", file=sys.stderr)
+        return 2
     names = {plain(pack.name) for pack in packs}
     absent = [each for name, each in wanted().items() if name not in names and name != CORE]
     for each in absent:

@@ -10,6 +10,7 @@ import pytest
 
 from stagexec.bench import lab
 from tests.packs import page, sweep
+from tests.packs.__main__ import main
 from tests.packs.play import Played, Together, different_calls, differing, play_set
 from tests.packs.wanted import CORE, GRAPHS, at_hand, fill, wanted
 
@@ -51,6 +52,11 @@ def test_packs_are_found_in_folders_of_packs_and_by_their_own_folder(tmp_path: P
     )
     assert [pack.name for pack in found] == ["ComfyUI_Essentials", "own_pack", "rgthree-comfy"]
     assert [bool(pack.wanted.graphs) for pack in found] == [True, False, True]
+
+
+def test_a_folder_that_is_not_there_is_one_line_and_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--packs", "no/such/folder"]) == 2
+    assert capsys.readouterr().err == "packs: no folder no/such/folder\n"
 
 
 def test_a_hook_called_once_more_or_by_another_function_is_a_difference() -> None:

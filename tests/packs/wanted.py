@@ -94,6 +94,8 @@ def at_hand(value: str | None = None) -> list[Pack]:
     found: dict[str, Pack] = {}
     for part in filter(None, parts):
         place = Path(part).expanduser().resolve()
+        if not place.is_dir():
+            raise NotADirectoryError(f"no folder {part}")
         folders = [place] if (place / "__init__.py").is_file() else sorted(place.iterdir())
         for folder in folders:
             if (folder / "__init__.py").is_file():
