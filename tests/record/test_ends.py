@@ -29,9 +29,8 @@ import os, signal, subprocess, sys, threading, time
 from pathlib import Path
 from stagexec.record import clock, ends, live
 
-for name in ("SIGHUP", "SIGQUIT"):  # a shell without job control starts what it runs with these ignored
-    if hasattr(signal, name):
-        signal.signal(getattr(signal, name), signal.SIG_DFL)
+if hasattr(signal, "SIGQUIT"):
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)  # a shell without job control has it ignored
 live.begin_process(Path(sys.argv[1]), pid=os.getpid(), hostname=__import__("socket").gethostname(),
                    format_version=2, ts_wall=clock.ANCHOR_WALL_NS)
 ends.begin()
