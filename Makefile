@@ -8,10 +8,10 @@ endif
 SETUP := stagexec.bench.setup
 CODE := stagexec tests bench
 
-.PHONY: help env host hosts checkpoint demo lint types test unit conformance overhead docs clean
+.PHONY: help env host hosts checkpoint demo lint types test unit conformance overhead packs chaos docs clean
 
 help:
-	@echo "env host hosts checkpoint demo lint types test unit conformance overhead docs clean"
+	@echo "env host hosts checkpoint demo lint types test unit conformance overhead packs chaos docs clean"
 
 env:
 	@$(PYTHON) stagexec/bench/setup.py env
@@ -46,6 +46,14 @@ conformance: checkpoint
 
 overhead: checkpoint  # our own cost against stock, interleaved; not a timed test
 	$(PY) bench/overhead/run.py
+
+packs: checkpoint  # real node packs of $STAGEXEC_PACKS, stock against ours; PACKS=--help tells the options
+	$(PY) -m tests.packs $(PACKS)
+
+# Kills, broken disks and hostile nodes at full size; make chaos KILLS=1000 SERVERS=24 MINUTES=60 SEED=5 ONLY=17,33
+chaos: checkpoint
+	$(PY) -m tests.chaos $(if $(KILLS),--kills $(KILLS)) $(if $(SERVERS),--servers $(SERVERS)) \
+		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
 docs: env
 	$(PY) -W ignore::RuntimeWarning -m stagexec.format > docs/journal-format.md

@@ -7,13 +7,35 @@ clock (`_ns`), unless the field says wall.
 
 from __future__ import annotations
 
+import sys
+
 VERSION = 2
 
 HISTORY = {
     1: "the first format",
     2: "a file made again in mid-life repeats the events of its open runs; heartbeats carry wall time and "
-    "how long the machine slept; process_end says which signal it was, or that it was a restart",
+    "how long the machine slept; process_end says which signal it was, or that it was a restart; "
+    "process_start names the boot of the machine and the start of the process; run_closed may say why an "
+    "outcome is unverified",
 }
+
+ENDS: dict[str, str] = {
+    "exit": "the process ended in good order",
+    "restart": "the process was restarted",
+    "signal SIGINT": "the process was stopped by Ctrl-C (SIGINT)",
+    "signal SIGTERM": "the process was asked to end (SIGTERM)",
+    "signal SIGHUP": "the process lost its terminal (SIGHUP)",
+    "signal SIGQUIT": "the process was asked to end (SIGQUIT)",
+    "exception": "an exception ended the host's main thread",
+    "killed": "the process ended without a word: killed, out of memory, crashed, or gone by os._exit",
+    "machine": "the machine went down, or was started again, while the process lived",
+}
+"""Why a process ended. All but the last three are planned: runs left open are lost by process_stopped and
+count in no failure rate; else by process_died. The last two are never written: a reader concludes them."""
+
+SIGNAL_FILES = ("SIGTERM", "SIGHUP", "SIGQUIT")
+"""Signals that end a process before it can write a line. Each has an empty file beside the journal, with its
+name in place of `jsonl`: it is written to (a stack, by Python's faulthandler) as the signal comes."""
 
 COMMON: dict[str, str] = {
     "event_type": "which row of EVENTS this object is",
@@ -38,17 +60,21 @@ OPTIONAL: dict[str, str] = {
 
 EVENTS: dict[str, dict[str, str]] = {
     "process_start": {
-        "format_version": "VERSION of the writer. A file made anew in mid-life, because somebody removed it, "
-        "begins with this event, host_facts and seams again, at their old times",
+        "format_version": "VERSION of the writer. A file made again in mid-life, because it was removed, cut "
+        "or replaced, begins with this event, host_facts and seams again, at their old times; then come all "
+        "events of the runs that are still open, from their run_accepted on. Within one journal a second "
+        "run_accepted of a run takes the place of all that was told of it before",
         "pid": "process id",
-        "pid_started": "boot id, pid namespace and start of the process, as text: it tells the process from "
-        "a later one with its number. null where the system does not tell",
+        "pid_started": "when the process began, as text boot_id:pid namespace:start ticks (Linux: "
+        "/proc/sys/kernel/random/boot_id, inode of /proc/self/ns/pid, field 22 of /proc/<pid>/stat), so that "
+        "a pid that was given out again is not taken for it; null where the system does not say",
         "hostname": "machine name",
         "stagexec_version": "version of this package",
         "python": "Python version",
         "platform": "operating system and machine, as text",
         "host_path": "folder of the host tree; null when unknown",
-        "argv": "the host's own arguments, a list of text",
+        "argv": "the host's own arguments, a list of text: options, numbers, the host's own choices, and a "
+        "digest of any other value",
         "timing": "timing mode: baseline, events or profile",
         "executor_asked": "native or host, as asked; null when nothing was asked",
     },
@@ -64,9 +90,11 @@ EVENTS: dict[str, dict[str, str]] = {
     "heartbeat": {
         "open": "list of {run_id, stage, part, start_ns, visit, seam, node_id, node_class}: "
         "the open segment of each run that has started, at ts_mono_ns; at most 1 s after the last event. "
-        "A run that only waits in the queue is open in queue_wait and not listed",
-        "slept_ns": "how long the machine had slept since its start, which ts_mono_ns leaves out; null where "
-        "that is not known",
+        "A run that only waits in the queue is open in queue_wait and not listed. Its ts_wall is read from "
+        "the wall clock, as that of run_accepted and run_closed is: a pair with ts_mono_ns that holds until "
+        "the next",
+        "slept_ns": "how long the machine has been suspended since it was started (CLOCK_BOOTTIME minus "
+        "CLOCK_MONOTONIC); null where the system does not say",
     },
     "run_accepted": {
         "prompt_id": "the host's prompt id",
@@ -78,7 +106,8 @@ EVENTS: dict[str, dict[str, str]] = {
         "classes": "list of class names, one for each of nodes",
         "links": "list, one for each of nodes, of the positions in nodes that it takes inputs from",
         "output_nodes": "list of node ids whose class is an output node",
-        "seeds": "list of [node id, input name, value] left out of the condition",
+        "seeds": "list of [node id, input name, value] left out of the condition; a digest "
+        "for an unusual name",
         "prompt_hash": "SHA-256 of the canonical API prompt without seeds",
         "number_of_nodes": "nodes in the submitted graph",
         "until": "where the run was asked to stop: native, postprocess, encode or commit; null without a "
@@ -109,7 +138,9 @@ EVENTS: dict[str, dict[str, str]] = {
         "start_ns": "list of starts",
         "end_ns": "list of ends; each equals the next start",
         "visit": "list of visit numbers or null",
-        "seam": "list of ids of the seam that opened the segment, or null: the loop itself",
+        "seam": "list of ids of the seam that opened the segment, or null: the loop itself. Of an executed "
+        "run also gc (the whole heap was collected meanwhile), and stagexec.waiting: nothing was waited for "
+        "but a thread of stagexec's that checks files",
         "open": "[stage, part, start_ns, visit, seam, node_id, node_class]: what was open when this was "
         "written; null when the run is closed, and in the rare line that was written in mid-switch",
     },
@@ -128,7 +159,8 @@ EVENTS: dict[str, dict[str, str]] = {
         "ui": "list of true/false: the visit announced an output of its own",
     },
     "spans": {
-        "lane": "list of lane names: task:<node id>, thread:<name>, child:<program>",
+        "lane": "list of lane names: task:<node id>, thread:<name, or a digest of one that somebody chose>, "
+        "child:<program>",
         "stage": "list of stages or null",
         "name": "list of seam ids or span names",
         "visit": "list of visit numbers or null",
@@ -137,7 +169,8 @@ EVENTS: dict[str, dict[str, str]] = {
         "detail": "list of small objects or null. Of a child: pid, exit_code (null when it was still running "
         "or never ran), exit_seen (pidfd: when it happened; wait: when the node looked; spawn: it never "
         "ran), role (encode, decode, analyse, query), part, template (SHA-256 of the command without paths "
-        "and texts), stderr (its last lines without paths and texts), and where it told them frames, speed, "
+        "and texts), stderr (its last lines, of which only "
+        "the program's own words are kept), and where it told them frames, speed, "
         "bytes; of one that failed also phase: spawn, open, encode or close",
     },
     "device": {
@@ -185,12 +218,15 @@ EVENTS: dict[str, dict[str, str]] = {
     },
     "mark": {
         "name": "cancel_requested, blocked, model_load, tiled_retry, cache_defeated, attention, compiled, "
+        "worker_restarted (the thread that executes prompts died and another took its place: "
+        "{exception_type, at, message, restarts}), worker_died (likewise, and none did; in a run: it was "
+        "accepted after that), "
         "beside (another run was in execution at the same time, on another thread: device time, memory and "
         "NVML samples of each hold the other's share too), unrecorded_run (in older journals: a run of a "
         "pack's own beside this one, which was not recorded), dynamic_vram, oom_seen, warmup, "
         "profile_problem, provisional_condition (in a run of more than a second or two; missing: as of the "
         "event `condition`), fault, child_failed, child_recovered, encoding, encoded, delivered, "
-        "left_over, …",
+        "left_over, restart_begun (the process has started its successor), …",
         "detail": "small object, depends on name; never prompt text unless asked for. child_failed: program "
         "and the detail of the child's span. child_recovered: {pid, by_pid}, a later child made the same "
         "output. encoding: {frames, fps} of an animated picture. encoded: {container, frames, bytes, streams "
@@ -233,6 +269,7 @@ EVENTS: dict[str, dict[str, str]] = {
         "finished_ns": "end of the last segment",
         "cancel_ns": "when a person asked to cancel; null",
         "stopped_ns": "when execution stopped; null when it never started",
+        "reason": "why the run's files could not be checked to the end, as text; null",
     },
     "identity": {
         "nodes": "node ids of the submitted graph; filed off the run's path, so it may follow run_closed",
@@ -253,7 +290,10 @@ EVENTS: dict[str, dict[str, str]] = {
         "reason": "the operating system's error, as text",
     },
     "process_end": {
-        "reason": "exit or signal name",
+        "reason": "exit, restart, signal SIGINT or exception: see ENDS in format.py. Of a process that a "
+        "signal ended at once there is no process_end: a file beside the journal, with the signal's name as "
+        "its suffix, is not empty then. Nothing follows this event, unless a restart failed",
+        "exception_type": "class of the exception that ended the host's main thread; null",
     },
 }
 
@@ -281,4 +321,4 @@ def document() -> str:
 
 
 if __name__ == "__main__":
-    print(document(), end="")
+    sys.stdout.buffer.write(document().encode())

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import argparse
 import errno
+import logging
 import os
 import platform
-import re
 import runpy
 import sys
 from pathlib import Path
 
-from stagexec import __version__
+from stagexec import __version__, addresses, files
 from stagexec.host import warmup
 from stagexec.host.hooks import Hooks, begin
 from stagexec.host.locate import HostNotFound, locate
 from stagexec.host.tables import TableError, load
-from stagexec.record import live
+from stagexec.printable import Visible, visible
+from stagexec.record import ends, live, paths
 from stagexec.record.process import started_of
+from stagexec.record.safe import print_error
 from stagexec.stages import EXECUTORS, TIMING_MODES
 
 USAGE = 2
@@ -97,13 +99,16 @@ def main(argv: list[str] | None = None) -> int:
         print("\nComfyUI's own arguments:\n", flush=True)
     unknown = [word for word in theirs if word.startswith("--stagexec-")]
     if unknown:
-        return fail(USAGE, f"unknown option {unknown[0]}; see --help")
+        return fail(USAGE, f"unknown option {addresses.shown(unknown[0])}; see --help")
+    logging.getLogger("stagexec").addFilter(Visible())
     try:
         tree = locate(mine.stagexec_comfyui)
         tables = load(mine.stagexec_patches)
-        warm = warmup.read(mine.stagexec_warmup) if mine.stagexec_warmup else None
+        warm = warmup.read(mine.stagexec_warmup) if mine.stagexec_warmup is not None else None
     except (HostNotFound, TableError, warmup.WarmupError) as error:
         return fail(USAGE, str(error))
+    if problem := ledger_problem(mine.stagexec_ledger, mine.stagexec_strict):
+        return fail(USAGE, problem)
     live.timing = mine.stagexec_timing
     live.record_text = mine.stagexec_record_text
     process = {
@@ -116,7 +121,7 @@ def main(argv: list[str] | None = None) -> int:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "host_path": str(tree),
-        "argv": [without_password(word) for word in theirs],
+        "argv": addresses.shown_words(theirs),
         "timing": mine.stagexec_timing,
         "executor_asked": mine.stagexec_executor,
     }
@@ -126,7 +131,7 @@ def main(argv: list[str] | None = None) -> int:
     main_file = tree / "main.py"
     begin(
         hooks,
-        ["-m", "stagexec.main", *own_words(arguments, theirs), "--stagexec-comfyui", str(tree)],
+        ["-m", "stagexec.main", "--stagexec-comfyui", str(tree), *own_words(own, arguments)],
         main_file,
     )
     if warm is not None:
@@ -134,21 +139,39 @@ def main(argv: list[str] | None = None) -> int:
     return run_host(tree, main_file, theirs)
 
 
-def own_words(all_words: list[str], theirs: list[str]) -> list[str]:
-    """What of the command line was ours, in order: for a restart."""
-    rest = list(theirs)
-    words = []
-    for word in all_words:
-        if rest and word == rest[0]:
-            rest.pop(0)
-        else:
-            words.append(word)
-    return words
+def ledger_problem(named: str | None, strict: bool) -> str | None:
+    """Why a ledger that was asked for by name cannot be had. None where it can; where it only cannot be
+    written to now, that is said aloud and ComfyUI starts all the same, unless `strict`.
+    """
+    source = "--stagexec-ledger" if named is not None else f"${paths.VARIABLE}"
+    if named is None and not os.environ.get(paths.VARIABLE):
+        return None
+    try:
+        reason = files.unkept(paths.ledger_folder(named))
+    except files.BadPath as error:
+        return f"{source}: {error}"
+    if reason is None or strict:
+        return None if reason is None else f"{source}: the ledger cannot be kept: {reason}"
+    fail(0, f"NO RUN WILL BE RECORDED: the ledger named by {source} cannot be kept: {reason}")
+    return None
 
 
-def without_password(word: str) -> str:
-    """An argument as the ledger may keep it: user and password taken out of an address, as of a database."""
-    return re.sub(r"(?<=://)\S*@", "***@", word)
+def own_words(own: argparse.ArgumentParser, words: list[str]) -> list[str]:
+    """What of the command line was ours, as it was and in order, for a restart; the host's tree apart, which
+    is named anew each time."""
+    takes_value = {name: action.nargs != 0 for action in own._actions for name in action.option_strings}
+    found: list[str] = []
+    at = 0
+    while at < len(words) and words[at] != "--":
+        name, equals, _ = words[at].partition("=")
+        size = 2 if takes_value.get(name) and not equals else 1
+        if name in takes_value and name != "--stagexec-comfyui":
+            found += words[at : at + size]
+        at += size
+    return found
+
+
+without_password = addresses.shown
 
 
 def run_host(tree: Path, main_file: Path, theirs: list[str]) -> int:
@@ -157,8 +180,10 @@ def run_host(tree: Path, main_file: Path, theirs: list[str]) -> int:
     if sys.path and Path(sys.path[0] or ".").absolute() == Path.cwd():
         sys.path.pop(0)  # put there by `python -m`; a folder `utils` beside the user would hide the host's
     sys.path.insert(0, str(tree))
+    returned = False
     try:
         runpy.run_path(str(main_file), run_name="__main__")
+        returned = True
     except OSError as error:
         if error.errno not in (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL) or "address" not in str(
             error
@@ -168,6 +193,8 @@ def run_host(tree: Path, main_file: Path, theirs: list[str]) -> int:
             FAILED,
             f"ComfyUI cannot listen: {error.strerror or error}. Choose another with --port or --listen.",
         )
+    finally:
+        ends.leaving(sys.exc_info()[1], returned)
     return 0
 
 
@@ -180,7 +207,7 @@ def format_version() -> int:
 
 def fail(code: int, text: str) -> int:
     """One line for the person, and the exit code."""
-    print(f"stagexec: {text}", file=sys.stderr, flush=True)
+    print_error(f"stagexec: {visible(text)}")
     return code
 
 

@@ -9,16 +9,17 @@ import asyncio
 import functools
 import inspect
 import os
+import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
-from stagexec.record import live
+from stagexec.record import live, words
 from stagexec.record.guard import guarded, note
 from stagexec.record.ledger import NO_DEPTH
 from stagexec.record.run import VISIT, Run
-from stagexec.stages import check
+from stagexec.stages import NODE_CLASS, STAGES, check
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,7 +33,7 @@ class stage:  # noqa: N801 (reads as a verb: `with stagexec.stage("sampling")`)
 
     def __init__(self, name: str, part: str | None = None) -> None:
         self.name = name
-        self.part = part
+        self.part = _part_of(name, part, sys._getframe(1).f_code) if isinstance(part, str) else part
         self._entered: list[tuple[Run, int, int] | None] = []  # (run, depth, start_ns); nested on one object
 
     def __enter__(self) -> stage:
@@ -53,17 +54,22 @@ class stage:  # noqa: N801 (reads as a verb: `with stagexec.stage("sampling")`)
 
             @functools.wraps(function)
             async def call_async(*args: Any, **kwargs: Any) -> Any:
-                with stage(self.name, self.part):
+                with self._again():
                     return await function(*args, **kwargs)
 
             return call_async  # type: ignore[return-value]
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            with stage(self.name, self.part):
+            with self._again():
                 return function(*args, **kwargs)
 
         return call  # type: ignore[return-value]
+
+    def _again(self) -> stage:
+        fresh = stage(self.name)
+        fresh.part = self.part
+        return fresh
 
     @guarded
     def _begin(self) -> None:
@@ -94,6 +100,12 @@ class stage:  # noqa: N801 (reads as a verb: `with stagexec.stage("sampling")`)
         else:
             lane, visit = lane_of(run)
             run.span(lane, "stagexec.stage", start, run.clock(), self.name, visit, {"part": self.part})
+
+
+def _part_of(name: str, part: str, code: Any) -> str:
+    """A part that the stage has, or that the author of `code` wrote there; of any other text a digest."""
+    parts = STAGES.get(name, ()) if isinstance(name, str) else ()
+    return words.literal(part, code) if NODE_CLASS in parts and part not in parts else part
 
 
 def visit_of_caller(run: Run) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -51,5 +52,5 @@ def fresh_faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
     """An empty list in place of the process's: a full one would hide what comes after."""
     noted: Faults = []
     monkeypatch.setattr(guard, "faults", noted)
-    monkeypatch.setattr(guard, "_seen", set())
+    monkeypatch.setattr(guard, "_seen", Counter())
     return noted

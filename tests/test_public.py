@@ -185,12 +185,12 @@ def test_on_another_thread_it_is_a_span_of_that_thread(run: Run) -> None:
             pass
 
     before = run.ledger.open
-    thread = threading.Thread(target=work, name="encoder")
+    thread = threading.Thread(target=work, name="Thread-7")
     thread.start()
     thread.join()
     assert run.ledger.open is before
     ((lane, stage, name, visit, start, end, detail),) = run.pending_spans
-    assert (lane, stage, name, visit) == ("thread:encoder", "encode_mux", "stagexec.stage", None)
+    assert (lane, stage, name, visit) == ("thread:Thread-7", "encode_mux", "stagexec.stage", None)
     assert start <= end
     assert detail == {"part": "encode"}
 

@@ -70,6 +70,8 @@ def plan(
     """
     times = [stages_of(row) for row in rows]
     totals = [row["total_ns"] for row in rows]
+    if None in totals:
+        raise ValueError("the times of this run are damaged: `stagexec audit` names where")
     total = _middle(totals)
     lower = any(row["lower_bound"] for row in rows)
     shares: list[StageShare] = []
@@ -117,7 +119,7 @@ def _speed_up(
         slower = [share / speedups[stage] for stage, share in faster.items()]
         left.append(1 - sum(faster.values()) + sum(slower))
     rest = statistics.median(left)
-    if not math.isfinite(rest):
+    if not math.isfinite(rest) or not rest:
         raise ValueError(f"{name}: a factor so small makes it infinitely slow")
     k = next(iter(speedups.values())) if len(speedups) == 1 else None
     return SpeedUp(name, k, 1 / rest, round(_middle(totals) * rest))

@@ -13,11 +13,21 @@ if TYPE_CHECKING:
 FAILED = ("failed", "partial", "lost")
 """Outcomes that count as failures. A cancel is a person's wish: counted apart, and left out of the rate."""
 
+STOPPED = "process_stopped"
+"""The cause of runs that ended with their process as a person or the system wished (a signal, a restart):
+counted apart like a cancel, and neither a failure nor an attempt."""
+
 DELIVERED = ("success", "success_unverified")
 """Outcomes of runs that handed over everything they promised."""
 
 Z95 = 1.959963984540054
 """Of the standard normal distribution: 95% lie within."""
+
+
+def counts_as_failure(outcome: str | None, cause: str | None) -> bool:
+    """Whether a run that ended so is a failure."""
+    return outcome in FAILED and cause != STOPPED
+
 
 HOUR_NS = 3_600_000_000_000
 
@@ -38,7 +48,8 @@ BY = (*PLACES, *KINDS)
 class Group:
     """Runs taken together. Times in ns; rates of 1 with 95% Wilson intervals; costs in the price's money.
 
-    `attempts` are the runs that have ended and were not cancelled. `busy_ns` is the time from execution's
+    `attempts` are the runs that have ended and were neither cancelled nor `stopped` with their process.
+    `busy_ns` is the time from execution's
     start to the run's end; it is what the cost counts. None where there is nothing to divide by.
     """
 
@@ -53,7 +64,7 @@ class Group:
     failure_low: float | None
     failure_high: float | None
     reliability: float | None
-    """Runs that delivered all, of all accepted that have ended."""
+    """Runs that delivered all, of all accepted that have ended and were not stopped with their process."""
     reliability_low: float | None
     reliability_high: float | None
     delivered_runs: int
@@ -65,6 +76,8 @@ class Group:
     wasted_cost: float | None = None
     cost_per_delivered_run: float | None = None
     cost_per_delivered_output: float | None = None
+    stopped: int = 0
+    """Runs that a planned end of the process took with it."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -105,16 +118,18 @@ def failures(
     of = total.attempts if by in PLACES else None
     groups = [_group(name, rows, of, price) for name, rows in found.items()]
     if by in PLACES:
-        groups = [group for group in groups if group.failures or group.cancelled]
+        groups = [group for group in groups if group.failures or group.cancelled or group.stopped]
     worst = sorted(groups, key=lambda g: (-g.failures, -g.wasted_ns, g.group or ""))
     return Failures(by, price, total, worst)
 
 
 def _counts(runs: Runs, expression: str, where: str, values: list[Any]) -> list[dict[str, Any]]:
     return runs.ask(
-        f"SELECT CAST({expression} AS VARCHAR) AS name, outcome, wasted_kind, count(*) AS runs, "
-        "CAST(sum(total_ns - coalesce(queue_wait_ns, 0)) AS BIGINT) AS busy_ns, "
-        "CAST(sum(coalesce(wasted_ns, 0)) AS BIGINT) AS wasted_ns, "
+        f"SELECT CAST({expression} AS VARCHAR) AS name, outcome, "
+        f"coalesce(cause = '{STOPPED}', false) AS stopped, "
+        "wasted_kind, count(*) AS runs, "
+        "CAST(sum(CAST(total_ns AS HUGEINT) - coalesce(queue_wait_ns, 0)) AS HUGEINT) AS busy_ns, "
+        "CAST(sum(coalesce(wasted_ns, 0)) AS HUGEINT) AS wasted_ns, "
         "CAST(sum(delivered) AS BIGINT) AS outputs "
         f"FROM runs WHERE {where} GROUP BY ALL ORDER BY ALL",
         values,
@@ -126,12 +141,13 @@ def _group(name: str | None, rows: list[dict[str, Any]], of: int | None, price: 
     count: Counter[str | None] = Counter()
     for row in rows:
         count[row["outcome"]] += row["runs"]
+    stopped = sum(row["runs"] for row in rows if row["stopped"] and row["outcome"] in FAILED)
     accepted, running, cancelled = sum(count.values()), count[None], count["cancelled"]
-    attempts = accepted - running - cancelled if of is None else of
-    failed = sum(count[outcome] for outcome in FAILED)
+    attempts = accepted - running - cancelled - stopped if of is None else of
+    failed = sum(count[outcome] for outcome in FAILED) - stopped
     good = sum(count[outcome] for outcome in DELIVERED)
     low, high = wilson(failed, attempts)
-    ended = accepted - running
+    ended = accepted - running - stopped
     sure_low, sure_high = wilson(good, ended)
     kinds = {row["wasted_kind"] for row in rows if row["wasted_ns"]}
     group = Group(
@@ -139,6 +155,7 @@ def _group(name: str | None, rows: list[dict[str, Any]], of: int | None, price: 
         accepted=accepted,
         running=running,
         cancelled=cancelled,
+        stopped=stopped,
         attempts=attempts,
         failures=failed,
         outcomes={outcome: runs for outcome, runs in sorted(count.items(), key=str) if outcome is not None},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 def human(ns: int | None) -> str:
     """A duration in µs, ms, s, min or h, three digits or so; `-` for None."""
@@ -29,11 +31,13 @@ def percent(share: float | None) -> str:
     return "-" if share is None else f"{round(share * 100)}%"
 
 
-def size(count: int | None) -> str:
-    """A number of bytes in B, kB, MB or GB; `-` for None."""
+def size(count: Any) -> str:
+    """A number of bytes in B, kB, MB or GB; `-` for None, and a damaged one as it stands."""
     if count is None:
         return "-"
-    amount = float(count)
+    if not isinstance(count, (int, float)):
+        return str(count)
+    amount = float(min(count, 10**300))  # more is damage, and no float holds it
     for unit in ("B", "kB", "MB"):
         if amount < 1000:
             return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"

@@ -315,7 +315,10 @@ def _read(message: Message | str) -> Message:
 
 def _kind(message: Message | str) -> str:
     if isinstance(message, str):
-        return msgspec.json.decode(message, type=_Head).type
+        try:
+            return msgspec.json.decode(message, type=_Head).type
+        except msgspec.DecodeError:  # half a character, which the host's JSON can hold
+            return str(_read(message)["type"])
     return str(message["type"])
 
 

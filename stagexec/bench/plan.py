@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from stagexec import files
 from stagexec.bench.lines import line_of
 from stagexec.bench.units import STATES, UNTIL
 from stagexec.resources import bench_folder
 from stagexec.stages import TIMING_MODES
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 
 PAGE_CACHE = ("as it is", "drop")
 """What is done before a launch with the model files that the system keeps in memory."""
@@ -202,11 +197,16 @@ class Plan(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_default
 
 def find(name: str) -> Path:
     """A plan's file: a path, or the name of a shipped plan. Raises PlanError."""
-    given = Path(name)
     shipped = bench_folder() / "plans"
-    for path in (given, shipped / name, shipped / f"{name}.toml"):
-        if path.is_file():
-            return path
+    try:
+        given = files.place(name)
+        for path in (given, shipped / name, shipped / f"{name}.toml"):
+            if path.is_file():
+                return path
+        if given.exists() and (kind := files.kind_of(given)):
+            raise PlanError(f"{name} is {kind}, no plan")
+    except (files.BadPath, OSError) as error:
+        raise PlanError(f"no plan {files.shortened(name)}: {error}") from None
     known = ", ".join(sorted(path.stem for path in shipped.glob("*.toml")))
     raise PlanError(f"no plan {name}: neither a file nor one of {known}")
 
@@ -214,17 +214,17 @@ def find(name: str) -> Path:
 def load(path: Path) -> Plan:
     """The plan in a file. Raises PlanError."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"{path}: cannot be read: {error}") from None
+        text = files.text_of(path)
+    except files.BadPath as error:
+        raise PlanError(str(error)) from None
     return parse(text, str(path))
 
 
 def parse(text: str, name: str = "plan") -> Plan:
     """The plan in a TOML text; `name` stands in messages. Raises PlanError."""
     try:
-        tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        tree = files.toml_of(text)
+    except files.BadText as error:
         at = re.search(r"\(at line (\d+)", str(error))
         line = at[1] if at else str(len(text.splitlines()))
         raise PlanError(f"{name}:{line}: not TOML: {error}") from None
@@ -253,6 +253,12 @@ def _where(message: str) -> tuple[str, list[str | int]]:
     return (f"`{path[-1]}`: {what}" if path else what), path
 
 
+MOST = {"servers": 1000, "chunk": 100_000, "fraction": 1_000_000}
+"""No plan means more; a number of too many digits would be worked on for ever."""
+
+MOST_RUNS = 100_000
+MOST_ARMS = 10_000
+
 Complaint = tuple["list[str | int]", str]
 
 
@@ -266,6 +272,11 @@ def _complaints(plan: Plan) -> list[Complaint]:
         found.append((["factor", 0], "a plan has arms or factors, not both"))
     found += [([key], f"{key} must be 1 or more") for key in ("servers", "chunk", "fraction")
               if getattr(plan, key) < 1]  # fmt: skip
+    found += [([key], f"{key} may be {most} at most") for key, most in MOST.items()
+              if getattr(plan, key) > most]  # fmt: skip
+    found += _number_complaints(plan)
+    if math.prod(len(factor.level) for factor in plan.factor) > MOST_ARMS:
+        found.append((["factor", 0], f"the factors make more than {MOST_ARMS} arms"))
     for kind in ("arm", "unit", "factor"):
         found += _doubles(kind, [one.name for one in getattr(plan, kind)])
     for index, arm in enumerate(plan.arm):
@@ -282,6 +293,21 @@ def _complaints(plan: Plan) -> list[Complaint]:
         found += _unit_complaints(index, unit)
         strange = [name for name in unit.arms if plan.arm and name not in names]
         found += [(["unit", index, "arms"], f"{name!r} is no arm: {', '.join(names)}") for name in strange]
+    return found
+
+
+def _number_complaints(plan: Plan) -> list[Complaint]:
+    limits = ("minutes", "run_seconds", "start_seconds", "attempts", "restarts")
+    found: list[Complaint] = [
+        (["budget", key], f"{key} is a number from 0 to 1e9")
+        for key in limits
+        if not 0 <= getattr(plan.budget, key) <= 1e9
+    ]
+    found += [
+        (["quality", key], f"{key} is a number")
+        for key in ("psnr_min", "ssim_min")
+        if not math.isfinite(getattr(plan.quality, key))
+    ]
     return found
 
 
@@ -345,6 +371,11 @@ def _unit_complaints(index: int, unit: Unit) -> list[Complaint]:
         found.append(([*place, "warmup"], f"the state {unit.state} knows no warm-up: it would not be cold"))
     if (unit.warmup or 0) < 0 or unit.pairs < 1:
         found.append(([*place, "counted"], "warmup must be 0 or more, counted 1 or more"))
+    found += [
+        ([*place, key], f"{key} is from 0 to {MOST_RUNS}")
+        for key in ("warmup", "counted", "concurrency", "preceding")
+        if not 0 <= (getattr(unit, key) or 0) <= MOST_RUNS
+    ]
     if unit.state == "switch" and not unit.switch:
         found.append((place, f"unit {unit.name!r}: the state switch needs `switch` edits"))
     if unit.state == "queue" and unit.concurrency + unit.preceding < 2:

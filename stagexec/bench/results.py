@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from stagexec import files
 from stagexec.bench.plan import Plan
 
 FORMAT = 1
@@ -116,11 +117,16 @@ def create(folder: Path, plan: Plan, workflow: Mapping[str, Any], facts: Mapping
 def load(folder: Path) -> Results:
     """The result in a folder. Raises ResultError."""
     try:
-        header = json.loads((folder / HEADER).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ResultError(f"no result in {folder}: it has no {HEADER}") from None
-    except (OSError, ValueError) as error:
+        place = files.place(folder)
+        if not (place / HEADER).exists():
+            raise ResultError(f"no result in {files.shortened(str(folder))}: it has no {HEADER}")
+        header = files.json_of(files.text_of(place / HEADER))
+    except (OSError, files.BadPath) as error:
+        raise ResultError(f"no result in {files.shortened(str(folder))}: {files.said(error)}") from None
+    except files.BadText as error:
         raise ResultError(f"{folder / HEADER} cannot be read: {error}") from None
+    if not isinstance(header, dict):
+        raise ResultError(f"{folder / HEADER} is no header of a result")
     if header.get("format") != FORMAT:
         raise ResultError(f"{folder} has result format {header.get('format')}, this is for {FORMAT}")
     return Results(folder, header)

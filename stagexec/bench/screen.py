@@ -10,13 +10,19 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.markup import escape
+from rich.markup import escape as escape_markup
 from rich.table import Table
 
 from stagexec.answers.words import human
+from stagexec.printable import visible
 
 Record = dict[str, Any]
 SHOWN_LINES = 8
+
+
+def escape(text: str) -> str:
+    """Texts of others, made safe for rich and for the terminal."""
+    return escape_markup(visible(text))
 
 
 class Screen:

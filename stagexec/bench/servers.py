@@ -360,6 +360,6 @@ class RealSession:
         detail["until"] = run.accepted.until if run.accepted else None
         detail["diagnoses"] = msgspec.to_builtins(diagnose.diagnose(run))
         known = conditions.manifest(self.place.ledger, run.condition_id)
-        media = [a for a in detail["artifacts"] if a["media"] in ("image", "video")]
+        media = [a for a in detail["artifacts"] if a["path"] and a["media"] in ("image", "video")]
         files = [Path(a["path"]) for a in media if Path(a["path"]).is_file()]
         return Observed(detail, known.fields if known else None, files)

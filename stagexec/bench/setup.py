@@ -117,8 +117,13 @@ def find_host(argument: str | os.PathLike[str] | None = None, fetch: bool = True
     Raises NotATree when a folder that was named is none; SetupError when there is none and `fetch` is false.
     """
     for name, value in (("--stagexec-comfyui", argument), ("$COMFYUI_PATH", os.environ.get("COMFYUI_PATH"))):
-        if value:
-            folder = Path(value).expanduser().resolve()
+        if value or (value is not None and value is argument):
+            from stagexec import files  # not at the top: `make env` runs this file before there is a package
+
+            try:
+                folder = files.place(value).resolve()
+            except (files.BadPath, OSError, RuntimeError) as problem:  # a loop of links, too
+                raise NotATree(f"{name}: {problem}") from None
             if not is_host_tree(folder):
                 raise NotATree(f"{name}: {folder} is no ComfyUI tree (it needs {', '.join(HOST_MARKS)})")
             return folder

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
+import sys
+from typing import Any
 
 import click
 
 from stagexec import __version__
+from stagexec.files import BadPath, said, shortened
+from stagexec.printable import visible
 
 VERBS = {
     "demo": "Set up what is missing and run the demo.",
@@ -24,8 +30,21 @@ VERBS = {
 """verb -> help line. The verb's command is `command` in `stagexec.cli.<verb>`."""
 
 
+def bad(text: str) -> click.ClickException:
+    """A user's mistake."""
+    from stagexec.cli import common  # no more than the table of verbs is needed for --help
+
+    return common.BadInput(text)
+
+
 class Verbs(click.Group):
     """A group that knows its verbs by name, so that `--help` imports none of them."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run, on a standard output that takes every character: what its encoding lacks becomes `?`."""
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")
+        return super().main(*args, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The verbs, in the order of the table."""
@@ -38,6 +57,25 @@ class Verbs(click.Group):
         found = importlib.import_module(f"stagexec.cli.{cmd_name}").command
         assert isinstance(found, click.Command)
         return found
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Carry out a verb. What a person can cause ends in one line that holds nothing but visible text."""
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as problem:
+            vars(problem)["message"] = visible(problem.message, keep="" if problem.exit_code == 2 else "\n")
+            raise
+        except BadPath as problem:
+            raise bad(visible(problem)) from None
+        except RecursionError:
+            raise bad("what was given is nested too deeply") from None
+        except OSError as problem:
+            if problem.errno == errno.EPIPE:
+                raise  # whoever reads us has had enough: click ends quietly
+            named = f"{shortened(str(problem.filename))}: " if problem.filename else ""
+            from stagexec.cli import common
+
+            raise common.failed(visible(f"{named}{said(problem)}"), problem) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The table of verbs, from VERBS alone."""

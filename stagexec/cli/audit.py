@@ -17,7 +17,7 @@ def command(ledger: str | None, as_json: bool) -> None:
     folder = common.ledger_path(ledger)
     findings = audit.audit(folder)
     if not findings and not sources(folder):
-        click.echo(f"stagexec: no journal in {folder}", err=True)
+        common.say(f"no journal in {folder}")
     if as_json:
         common.print_json(findings)
     else:

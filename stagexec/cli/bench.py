@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stagexec import files
 from stagexec.cli import common, demo
+from stagexec.printable import visible
 
 if TYPE_CHECKING:
     from stagexec.bench.plan import Plan
@@ -55,6 +57,7 @@ def command(words: tuple[str, ...], as_json: bool, **options: Any) -> None:
         if words[0] == "report":
             if len(words) != 2:
                 raise common.BadInput("give one folder: stagexec bench report DIR")
+            common.target(words[1], "report")
             folder = pathlib.Path(words[1])
         elif len(words) == 1:
             folder = run_plan(words[0], options)
@@ -80,7 +83,7 @@ def show(folder: pathlib.Path, as_json: bool, options: dict[str, Any]) -> None:
         print_report(found, folder)
         for change in changes:
             where = f"{change['unit']} {change['position']}".strip()
-            click.echo(f"{where}, {change['arm']}: {change['why']}")
+            click.echo(visible(f"{where}, {change['arm']}: {change['why']}"))
     measured = any(cell["status"] == "measured" for cell in found["cells"])
     if any(change["too_slow"] for change in changes) or not measured:
         raise SystemExit(1)
@@ -110,6 +113,7 @@ def run_plan(name: str, options: dict[str, Any]) -> pathlib.Path:
     from stagexec.bench import plan as plans
     from stagexec.bench import servers, setup
 
+    check_paths(options)
     share(options["fail_over"])  # a mistake is said before the hours of a bench, not after
     try:
         file = plans.find(name)
@@ -120,7 +124,8 @@ def run_plan(name: str, options: dict[str, Any]) -> pathlib.Path:
         plan = on_cluster(plan)
     if options["against"]:
         check_against(pathlib.Path(options["against"]), plan, servers.machine())
-    workflow = load_workflow(options["workflow"] or plan.workflow, file.parent, options["sets"])
+    named = plan.workflow if options["workflow"] is None else options["workflow"]
+    workflow = load_workflow(named, file.parent, options["sets"])
     try:
         place = prepare(plan, workflow, options)
     except setup.SetupError as problem:
@@ -130,7 +135,22 @@ def run_plan(name: str, options: dict[str, Any]) -> pathlib.Path:
             carry_out(plan, results, place, options["ray"], again(name, options, results.folder))
             return results.folder
     except OSError as problem:
-        raise BenchFailed(f"the results cannot be written: {problem}") from None
+        raise common.failed(f"the results cannot be written: {problem}", problem) from None
+
+
+def check_paths(options: dict[str, Any]) -> None:
+    """Say at once which folder of the command line can be none."""
+    for key in ("comfyui", "models", "against", "out"):
+        named = options[key]
+        if named is None:
+            continue
+        try:
+            if key == "out" and not files.place(named).exists():
+                continue
+            if key != "against" or files.place(named).exists():  # what has no result is said with the result
+                files.folder(named)
+        except (files.BadPath, OSError) as problem:
+            raise common.BadInput(f"--{key}: {problem}") from None
 
 
 def check_against(folder: pathlib.Path, plan: Plan, machine: dict[str, Any]) -> None:
@@ -189,14 +209,17 @@ def load_workflow(name: str, beside: pathlib.Path, sets: tuple[str, ...]) -> dic
     """A workflow in API format: a path, a file beside the plan, or a shipped one."""
     from stagexec.resources import bench_folder
 
-    for path in (pathlib.Path(name), beside / name, bench_folder() / "workflows" / name):
-        if path.is_file():
-            break
-    else:
-        raise common.BadInput(f"no workflow {name}")
     try:
-        prompt = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
+        given = files.place(name)
+        for path in (given, beside / name, bench_folder() / "workflows" / name):
+            if path.is_file():
+                break
+        else:
+            raise common.BadInput(f"no workflow {name}")
+        prompt = files.json_of(files.text_of(path))
+    except files.BadPath as problem:
+        raise common.BadInput(f"no workflow: {problem}") from None
+    except files.BadText as problem:
         raise common.BadInput(f"{path} is not JSON: {problem}") from None
     if not isinstance(prompt, dict) or not all(is_node(node) for node in prompt.values()):
         raise common.BadInput(f"{path} is not in API format: save it with Export (API)")
@@ -283,7 +306,7 @@ def open_results(
         found = results.resume(folder, plan, workflow, facts)
         if stopped := leftover.clear(found):
             pids = ", ".join(map(str, stopped))
-            click.echo(f"stagexec: stopped servers that the last sitting had left running: {pids}", err=True)
+            common.say(f"stopped servers that the last sitting had left running: {pids}")
         place.folder, place.ledger = found.folder.absolute(), found.ledger.absolute()
         yield found
 

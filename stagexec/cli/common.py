@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import pathlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
+from stagexec import addresses, files
+from stagexec.printable import visible
 from stagexec.reading import store
-from stagexec.reading.journal import sources
+from stagexec.reading.journal import size_of
 from stagexec.reading.runs import Run
 
 if TYPE_CHECKING:
@@ -24,6 +27,28 @@ class BadInput(click.ClickException):
     """A user's mistake: one line, exit code 2."""
 
     exit_code = 2
+
+
+def say(text: object) -> None:
+    """A line for the person, on standard error."""
+    click.echo(f"stagexec: {visible(text)}", err=True)
+
+
+def failed(text: str, problem: OSError) -> click.ClickException:
+    """What an OSError ends with: exit code 2 where a path is at fault, 1 where the machine is."""
+    at_fault = (
+        *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS),
+        *(errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.ENODEV),
+    )
+    return BadInput(text) if problem.errno in at_fault else click.ClickException(text)
+
+
+def target(text: str, option: str) -> pathlib.Path:
+    """A path to write to. One that can be none is the user's mistake."""
+    try:
+        return files.place(text)
+    except files.BadPath as problem:
+        raise BadInput(f"{option}: {problem}") from None
 
 
 def ledger_option(function: F) -> F:
@@ -41,15 +66,22 @@ def ledger_path(ledger: str | None) -> pathlib.Path:
     """The ledger's folder. A folder that was named and is not there is the user's mistake."""
     from stagexec.record.paths import ledger_folder
 
-    folder = ledger_folder(ledger)
-    if ledger is not None and not folder.is_dir():
-        from stagexec.reading.relation import is_files
+    try:
+        folder = ledger_folder(ledger)
+        if ledger is not None and not folder.is_dir():
+            from stagexec.reading.relation import is_files
 
-        if is_files(ledger):
-            raise BadInput(
-                f"{ledger}: Parquet files answer runs, failures and plan; this needs a ledger folder"
-            )
-        raise BadInput(f"no ledger folder {folder}")
+            if is_files(ledger):
+                raise BadInput(
+                    f"{addresses.shown(ledger)}: Parquet files answer runs, failures and plan; "
+                    "this needs a ledger folder"
+                )
+        if folder.exists():
+            files.folder(folder)  # one that cannot be read would look like one without runs
+        elif ledger is not None:
+            raise BadInput(f"no ledger folder {addresses.shown(str(folder))}")
+    except files.BadPath as problem:
+        raise BadInput(f"no ledger folder: {problem}") from None
     try:
         str(folder).encode()
     except UnicodeEncodeError:
@@ -63,7 +95,7 @@ def place(ledger: str | None) -> str:
     """How to name to a person what was read: the folder, or the files as they were named."""
     from stagexec.reading.relation import is_files
 
-    return str(ledger) if is_files(ledger) else str(ledger_path(ledger))
+    return addresses.shown(str(ledger)) if is_files(ledger) else str(ledger_path(ledger))
 
 
 LARGE = 64 * 1024**2
@@ -72,7 +104,7 @@ LARGE = 64 * 1024**2
 
 def is_large(folder: pathlib.Path) -> bool:
     """Whether folding all of the ledger would take a person's patience."""
-    return sum(p.stat().st_size for s in sources(folder) for p in s.paths if p.is_file()) > LARGE
+    return size_of(folder) > LARGE
 
 
 def load(ledger: str | None, whole: bool = False) -> store.Store:
@@ -88,14 +120,12 @@ def load(ledger: str | None, whole: bool = False) -> store.Store:
     loaded = store.load(folder)
     for problem in loaded.problems:
         if problem.kind == "unreadable":
-            click.echo(f"stagexec: {problem.file}: {problem.what}", err=True)
+            say(f"{problem.file}: {problem.what}")
     odd = sum(p.kind not in ("unreadable", "torn_last") for p in loaded.problems)
     if odd:
-        click.echo(
-            f"stagexec: {odd} lines of the journal were left out; `stagexec audit` names them", err=True
-        )
+        say(f"{odd} lines of the journal were left out; `stagexec audit` names them")
     if not loaded.runs:
-        click.echo(f"stagexec: no runs in {folder}", err=True)
+        say(f"no runs in {folder}")
     return loaded
 
 
@@ -113,10 +143,10 @@ def relation(ledger: str | None) -> Iterator[Runs]:
         raise BadInput(str(error)) from None
     with of.of_ledger(ledger_path(ledger)) as found:
         for problem in found.problems:
-            click.echo(f"stagexec: {problem}", err=True)
+            say(problem)
         if found.torn:
             text = "lines of the journal were left out; `stagexec audit` names them"
-            click.echo(f"stagexec: {found.torn} {text}", err=True)
+            say(f"{found.torn} {text}")
         yield found
 
 

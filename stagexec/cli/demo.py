@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stagexec import files
 from stagexec.cli import common
 from stagexec.reading import store
 
@@ -45,7 +46,9 @@ def command(ledger: str | None, as_json: bool, comfyui: str | None) -> None:
     """Set up what is missing, run a tiny workflow three times, and show where the time went."""
     from stagexec.bench import client, lab, setup
 
-    folder = pathlib.Path(ledger or pathlib.Path(".stagexec", "ledger")).absolute()
+    folder = common.target(".stagexec/ledger" if ledger is None else ledger, "--ledger")
+    if reason := files.unkept(folder):
+        raise common.BadInput(f"--ledger: {reason}")
     try:
         host, checkpoints = prepare(comfyui)
         with tempfile.TemporaryDirectory(prefix="stagexec-demo-", ignore_cleanup_errors=True) as base:
@@ -179,4 +182,4 @@ def print_all(details: list[dict[str, Any]], differences: list[Difference], ledg
 
 def say(progress: str) -> None:
     """Progress, on standard error."""
-    click.echo(f"stagexec: {progress}", err=True)
+    common.say(progress)

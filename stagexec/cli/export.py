@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from stagexec import addresses
 from stagexec.cli import common
+from stagexec.printable import visible
 from stagexec.reading import rows
 
 if TYPE_CHECKING:
@@ -81,7 +83,7 @@ def otlp(chosen: Chosen, target: str) -> str:
         count = view.send(chosen.runs, target)
     except view.CannotSend as problem:
         raise click.ClickException(str(problem)) from None
-    return f"{count} spans of {len(chosen.runs)} runs sent to {target}"
+    return f"{count} spans of {len(chosen.runs)} runs sent to {addresses.shown(target)}"
 
 
 def html(chosen: Chosen, target: str) -> str:
@@ -120,8 +122,11 @@ def command(runs: tuple[str, ...], ledger: str | None, **targets: str | None) ->
         raise common.BadInput("say what to write: " + ", ".join(f"--{name}" for name in FORMATS))
     chosen = Chosen(ledger, runs)
     for name, target in asked:
+        if name != "otlp":
+            common.target(target, f"--{name}")
         try:
             said = FORMATS[name](chosen, target)
         except OSError as problem:
-            raise click.ClickException(f"{target}: {problem.strerror or problem}") from None
-        click.echo(said, err=True)
+            shown = addresses.shown(target)
+            raise common.failed(f"{shown}: {problem.strerror or problem}", problem) from None
+        click.echo(visible(said), err=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from stagexec.cli import common
+from stagexec.printable import visible
 
 
 @click.command("profile")
@@ -30,10 +31,10 @@ def command(ledger: str | None, as_json: bool, arm: bool, cancel: bool) -> None:
         elif cancel:
             flag.unlink(missing_ok=True)
     except OSError as problem:
-        raise click.ClickException(f"{flag}: {problem.strerror or problem}") from None
+        raise common.BadInput(f"{flag}: {problem.strerror or problem}") from None
     armed = flag.exists()
     if as_json:
         common.print_json({"armed": armed, "flag": str(flag)})
     else:
         said = "The next run of a server with this ledger will be profiled" if armed else "No run is armed"
-        click.echo(f"{said}: {common.place(ledger)}")
+        click.echo(f"{said}: {visible(common.place(ledger))}")

@@ -60,7 +60,7 @@ def command(
         count = len(table) if newest is None else runs.ask(COUNT.format(where=where), values)[0]["count"]
     if not count:
         which = "no such runs" if since or outcome else "no runs"
-        click.echo(f"stagexec: {which} in {common.place(ledger)}", err=True)
+        common.say(f"{which} in {common.place(ledger)}")
     if as_json:
         common.print_json(table)
     elif table:

@@ -12,8 +12,13 @@ from typing import Any
 
 import msgspec
 
+from stagexec.delivery import pulse
+
 DirectoryOf = Callable[[str], "str | None"]
 """Absolute folder of a folder type (output, temp, input), or None when the host has none of that name."""
+
+Exists = Callable[[str], bool]
+"""`os.path.exists`, or what stands in for it where no disk may be looked at."""
 
 FOLDER_TYPES = ("output", "temp", "input")
 
@@ -50,15 +55,19 @@ class Promise(msgspec.Struct):
     reason: str | None = None
 
 
-def from_history(outputs: Mapping[str, Any], directory_of: DirectoryOf) -> list[Promise]:
+def from_history(
+    outputs: Mapping[str, Any], directory_of: DirectoryOf, exists: Exists = os.path.exists
+) -> list[Promise]:
     """The files that the host's history outputs `{node_id: {key: [entries]}}` name, in their order.
+
+    `exists` is asked where the same text may name files in several folders; nothing else looks at a disk.
 
     The same path is promised once, however many entries name it. Entries that are no files are left
     out; `count_values` counts them.
     """
     promises: dict[str, Promise] = {}
     for node_id, key, entry in _entries(outputs):
-        promise = _promise(str(node_id), key, entry, directory_of)
+        promise = _promise(str(node_id), key, entry, directory_of, exists)
         if promise is None:
             continue
         first = promises.setdefault(os.path.normcase(promise.path), promise)
@@ -71,7 +80,7 @@ def count_values(outputs: Mapping[str, Any], directory_of: DirectoryOf) -> dict[
     """How many entries of each node (text, numbers, booleans, …) are outputs and no files; no zeros."""
     counts: dict[str, int] = {}
     for node_id, key, entry in _entries(outputs):
-        if entry is not None and _promise(str(node_id), key, entry, directory_of) is None:
+        if entry is not None and _promise(str(node_id), key, entry, directory_of, _not_looked) is None:
             counts[str(node_id)] = counts.get(str(node_id), 0) + 1
     return counts
 
@@ -87,11 +96,15 @@ def _entries(outputs: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
                 yield node_id, str(key), entry
 
 
-def _promise(node_id: str, key: str, entry: Any, directory_of: DirectoryOf) -> Promise | None:
+def _not_looked(_: str) -> bool:
+    return False
+
+
+def _promise(node_id: str, key: str, entry: Any, directory_of: DirectoryOf, exists: Exists) -> Promise | None:
     if isinstance(entry, Mapping):
         return _from_mapping(node_id, key, entry, directory_of)
     if isinstance(entry, str) and key == "result":
-        return _from_viewer(node_id, key, entry, directory_of)
+        return _from_viewer(node_id, key, entry, directory_of, exists)
     return None
 
 
@@ -109,7 +122,7 @@ def _from_mapping(
         return _from_full_path(node_id, key, full, directory_of)
     if isinstance(name, str) and name:
         # No folder to look in: an answer about some other file of that name would be a guess.
-        reason = f"its folder type {kind!r} is not one of the host's"
+        reason = "its folder type is not one of the host's"
         return Promise(node_id, key, None, os.path.abspath(name), [node_id], "unverified", reason)
     return None
 
@@ -121,7 +134,9 @@ def _from_full_path(node_id: str, key: str, full: str, directory_of: DirectoryOf
     return _inside(Promise(node_id, key, kind, path, [node_id]), [base for _, base in bases])
 
 
-def _from_viewer(node_id: str, key: str, text: str, directory_of: DirectoryOf) -> Promise | None:
+def _from_viewer(
+    node_id: str, key: str, text: str, directory_of: DirectoryOf, exists: Exists
+) -> Promise | None:
     """The 3D viewers name files by text alone: a mesh, in whichever folder has it, or `temp/<image>`."""
     text, _, noted = re.fullmatch(r"(.*?)( \[(\w+)\])?", text, re.DOTALL).groups()  # type: ignore[union-attr]
     if text.startswith("temp/"):
@@ -134,7 +149,7 @@ def _from_viewer(node_id: str, key: str, text: str, directory_of: DirectoryOf) -
     bases = [(kind, base) for kind in kinds if (base := directory_of(kind)) is not None]
     paths = [(kind, os.path.abspath(os.path.join(base, text))) for kind, base in bases]
     found = [Promise(node_id, key, kind, path, [node_id]) for kind, path in paths]
-    there = [promise for promise in found if os.path.exists(promise.path)]
+    there = [promise for promise in found if exists(promise.path)]
     chosen = next(iter(there or found), None)
     return None if chosen is None else _inside(chosen, [base for _, base in bases])
 
@@ -218,6 +233,7 @@ def _all_finite(tensor: Any, torch: Any) -> bool:
     pieces = [tensor]
     while pieces:
         piece = pieces.pop()
+        pulse.beat()
         if piece.numel() <= FINITE_CHUNK:
             if not _chunk_finite(piece, torch):
                 return False

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import select
+import stat
 import subprocess
 import sys
 import threading
@@ -20,7 +21,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from stagexec.delivery import saying
+from stagexec.delivery import pulse, saying
+from stagexec.delivery.asking import ask
 from stagexec.delivery.command import Command, read
 from stagexec.delivery.listen import Heard, listen
 from stagexec.public import in_other_task
@@ -28,6 +30,7 @@ from stagexec.record import children, live
 from stagexec.record.guard import guarded
 from stagexec.record.ledger import NO_DEPTH
 from stagexec.record.run import Run
+from stagexec.record.words import short_name
 
 visit_here: Callable[[], int | None] = lambda: None  # noqa: E731
 """Visit number of the node that the calling thread works for; set by host/hooks.py."""
@@ -88,7 +91,7 @@ class Child:
         if self.command.role == "encode":
             number = error.errno if isinstance(error, OSError) else None
             words = "it was not started" if number is None else os.strerror(number)
-            self._failed("spawn", [f"{type(error).__name__}: {words}"])
+            self._failed("spawn", [f"{short_name(type(error))}: {words}"])
         self.file()
 
     def popen(self) -> Any:
@@ -413,11 +416,19 @@ def _code_told(popen: Any) -> int | None:
 
 
 def tail_of_file(name: str) -> bytes:
-    """The end of a text file; nothing when it cannot be read."""
+    """The end of a text file; nothing when it cannot be read, or its disk gives no answer."""
     try:
-        with open(name, "rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(file.tell() - saying.TAIL_BYTES, 0))
-            return file.read()
+        found = ask(functools.partial(_tail, name), b"")
     except (OSError, ValueError):
-        return b""
+        found = b""
+    pulse.beat()  # a run that has been closed meanwhile gets no further events
+    return found
+
+
+def _tail(name: str) -> bytes:
+    if not stat.S_ISREG(os.stat(name).st_mode):
+        return b""  # what is read from a pipe or a terminal is taken from whoever it is for
+    with open(name, "rb") as file:
+        file.seek(0, os.SEEK_END)
+        file.seek(max(file.tell() - saying.TAIL_BYTES, 0))
+        return file.read(saying.TAIL_BYTES)

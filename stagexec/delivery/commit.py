@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from stagexec.delivery import pending, remote
+from stagexec.delivery import numbers, pending, remote
 from stagexec.delivery.errors import DeliveryFailed, cause_of
 from stagexec.delivery.verify import DEFAULT_BUDGET_BYTES, Check, verify
 from stagexec.public import stage
@@ -92,6 +92,7 @@ def deliver(
     destination: str = "",
     *,
     overwrite: bool = False,
+    numbered: bool = False,
     budget_bytes: int = DEFAULT_BUDGET_BYTES,
     committed: Callable[[str], None] | None = None,
     check: Callable[[], None] = lambda: None,
@@ -100,12 +101,14 @@ def deliver(
 
     `committed` is told the path as soon as the file is under its final name: what happens afterwards does
     not undo that. `check` is called again and again and may raise, to cancel. Without `overwrite` an
-    existing file is never replaced. `source` is left as it is.
+    existing file is never replaced. With `numbered` the name is one of a row, `name_00001_.mp4`: where it is
+    taken, by another server at the same moment too, the next free number is, and `overwrite` is only for
+    the destination. `source` is left as it is.
     Raises DeliveryFailed; then nothing of this delivery is under the name that it failed for.
     """
     timer = Timer(check)
     place = remote.parse(destination)
-    found = commit(source, target, timer, overwrite, budget_bytes)
+    found, target = commit(source, target, timer, overwrite and not numbered, budget_bytes, numbered=numbered)
     if committed is not None:
         committed(str(target))
     assert found.sha256 is not None
@@ -115,20 +118,31 @@ def deliver(
         copy = place / target.name
         with timer.part("copy"):
             place.mkdir(parents=True, exist_ok=True)
-        commit(target, copy, timer, overwrite, budget_bytes, expected=found.sha256)
+        _, copy = commit(
+            target, copy, timer, overwrite, budget_bytes, expected=found.sha256, numbered=numbered
+        )
         shown = str(copy)
     elif place is not None:
-        shown = remote.upload(target, place, found.sha256, timer, overwrite)
+        shown = remote.upload(target, place, found.sha256, timer, overwrite, numbered)
     return Delivered(
         str(target), found.bytes, found.sha256, found.state, found.reason, found.media, shown, timer.parts_ns
     )
 
 
 def commit(
-    source: Path, target: Path, timer: Timer, overwrite: bool, budget_bytes: int, expected: str | None = None
-) -> Check:
-    """One local commit of `source` under the name `target`; the check of what is there afterwards."""
-    if not overwrite and os.path.lexists(target):
+    source: Path,
+    target: Path,
+    timer: Timer,
+    overwrite: bool,
+    budget_bytes: int,
+    expected: str | None = None,
+    numbered: bool = False,
+) -> tuple[Check, Path]:
+    """One local commit of `source` under the name `target`, or the next free one of its row where `numbered`.
+
+    Gives the check of what is there afterwards, and the name.
+    """
+    if not overwrite and not numbered and os.path.lexists(target):
         raise DeliveryFailed("rename", f"there is a file of the name {target.name} already")
     with timer.part("copy"):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -140,7 +154,7 @@ def commit(
                 check = confirmed(part, expected or digest, budget_bytes)
                 identity = identity_of(part)
             with timer.part("rename"):
-                put_in_place(part, target, overwrite)
+                target = named(part, target, overwrite, numbered)
         finally:
             part.unlink(missing_ok=True)
     with timer.part("fsync"):
@@ -148,7 +162,22 @@ def commit(
     with timer.part("verify"):
         if identity_of(target) != identity:
             raise DeliveryFailed("verify", f"{target.name} was changed by somebody while it was delivered")
-    return check
+    return check, target
+
+
+def named(part: Path, target: Path, overwrite: bool, numbered: bool) -> Path:
+    """Give the temporary file the name `target`, or of a row the first that is free; which it was."""
+    row = numbers.Row(lambda: os.listdir(target.parent))
+    found = target
+    while True:
+        try:
+            put_in_place(part, found, overwrite)
+        except FileExistsError:
+            if overwrite or not numbered:
+                raise
+            found = found.with_name(row.after(found.name))
+            continue
+        return found
 
 
 def copy_synced(source: Path, part: Path, timer: Timer) -> str:
@@ -210,9 +239,23 @@ def put_in_place(part: Path, target: Path, overwrite: bool) -> None:
     except OSError as error:
         if error.errno not in NO_LINKS:
             raise
-        if os.path.lexists(target):  # FAT and some network disks have no links: a look before the leap
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
-        os.rename(part, target)
+        rename_alone(part, target)  # FAT and some network disks have no links
+
+
+def rename_alone(part: Path, target: Path) -> None:
+    """A look before the leap, and of all of us only one leaps: whoever could make a file that says so.
+
+    What says so stays behind when its process is killed; then the name counts as taken.
+    """
+    claim = target.with_name(f".{target.name}.{pending.MARK}")
+    os.close(os.open(claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    with pending.noted(claim, str(target)):
+        try:
+            if os.path.lexists(target):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+            os.rename(part, target)
+        finally:
+            claim.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:

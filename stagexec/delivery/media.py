@@ -11,6 +11,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from stagexec.delivery import pulse
+
 Probe = tuple[str, "str | None", "dict[str, Any]"]
 
 OPTIONAL_IMAGES = {".webp": "webp", ".avif": "avif"}
@@ -26,6 +28,9 @@ DAMAGE = (
 
 DEMUXERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,flac,mp3,ogg,wav,w64"
 """What may be opened. FFmpeg picks by content, and a playlist under a video's name would fetch URLs."""
+
+DECODER_S = 50.0
+"""FFmpeg itself ends what takes it longer, which spares the thread; less than hands.SILENCE_S."""
 
 SHORT_SHARE = 0.05
 SHORT_STEPS = 3
@@ -60,6 +65,7 @@ def _decode_frames(opened: Any) -> int:
     for frame in range(frames):
         opened.seek(frame)
         opened.load()
+        pulse.beat()
     return frames
 
 
@@ -86,9 +92,12 @@ def container(path: Path) -> Probe:
         return "unverified", "PyAV is not installed", {}
     options = {"protocol_whitelist": "file", "format_whitelist": DEMUXERS}
     try:
-        with av.open(str(path), options=options, metadata_errors="ignore") as opened:
+        patience = {"timeout": (DECODER_S, DECODER_S)}  # of opening it, and of each packet
+        with av.open(str(path), options=options, metadata_errors="ignore", **patience) as opened:
             counts, tally = _demux(opened)
             return _judge(opened, counts, tally, path)
+    except av.error.ExitError:
+        return "unverified", f"PyAV did not come to an end with it within {DECODER_S:g} s", {}
     except av.error.FFmpegError as error:
         if isinstance(error, OSError) and not isinstance(error, ValueError):
             raise
@@ -121,6 +130,7 @@ def _demux(opened: Any) -> tuple[dict[int, int], _Tally]:
     counts = {stream.index: 0 for stream in opened.streams}
     tally = _Tally()
     for packet in opened.demux():
+        pulse.beat()
         if packet.size:  # the empty packet at the end of each stream only flushes decoders
             counts[packet.stream.index] += 1
             tally.add(packet)

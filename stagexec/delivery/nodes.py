@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import uuid
 from collections.abc import Mapping
@@ -20,6 +21,8 @@ DESTINATIONS_VARIABLE = "STAGEXEC_DESTINATIONS"
 
 ComfyUI asks nobody who they are: without this, whoever reaches its port could write files anywhere.
 """
+
+log = logging.getLogger("stagexec")
 
 UI_KEYS = {"image": "images", "video": "images", "audio": "audio", "other": "files"}
 """Kind of file -> the key of history under which the host's web interface looks for it."""
@@ -61,19 +64,17 @@ def deliver_file(
     output = host.folder("output")
     folder, name, counter, subfolder = host.save_path(prefix, output)
     final = Path(folder) / f"{name}_{counter:05}_{source.suffix}"
-    while not overwrite and os.path.lexists(final):
-        counter += 1
-        final = Path(folder) / f"{name}_{counter:05}_{source.suffix}"
     done = commit.deliver(
         source,
         final,
         destination,
         overwrite=overwrite,
+        numbered=True,
         committed=promise,
         check=host.raise_if_cancelled,
     )
     file_delivered(done)
-    entry = {"filename": final.name, "subfolder": subfolder, "type": "output"}
+    entry = {"filename": Path(done.path).name, "subfolder": subfolder, "type": "output"}
     return done, history_entry(done.media, entry)
 
 
@@ -145,20 +146,29 @@ def allowed(host: NodeHost, destination: str) -> None:
     named = [word.strip() for word in os.environ.get(DESTINATIONS_VARIABLE, "").split(";") if word.strip()]
     if "*" in named:
         return
+    listed = [one for word in named if (one := listed_place(word)) is not None]
     if isinstance(place, Path):
-        bases = [host.folder("output"), *(word for word in named if "://" not in word)]
-        if any(
-            is_within(os.path.abspath(os.path.expanduser(base)), os.path.abspath(place)) for base in bases
-        ):
+        # Links are followed: what counts is where the file would be.
+        bases = [Path(host.folder("output")), *(one for one in listed if isinstance(one, Path))]
+        if any(is_within(os.path.realpath(base), os.path.realpath(place)) for base in bases):
             return
         shown = str(place)
     else:
         shown = place.shown
-        urls = [word.rstrip("/") + "/" for word in named if "://" in word]
-        if ".." not in shown.split("/") and any((shown + "/").startswith(url) for url in urls):
+        folders = [one.address for one in listed if isinstance(one, remote.Place)]
+        if any(one is not None and place.address and place.address.lies_in(one) for one in folders):
             return
     raise DeliveryFailed(
         "open",
         f"{shown} is not allowed as a destination: whoever starts the server lists them "
         f"in ${DESTINATIONS_VARIABLE}",
     )
+
+
+def listed_place(word: str) -> Path | remote.Place | None:
+    """One entry of the list of what is allowed; one that cannot be read allows nothing, and is said so."""
+    try:
+        return remote.parse(word)
+    except DeliveryFailed as problem:
+        log.warning("stagexec: an entry of $%s allows nothing: %s", DESTINATIONS_VARIABLE, problem)
+        return None

@@ -79,6 +79,11 @@ def _after_error(run: Run, anything: bool) -> Decision:
     return ("partial" if anything else "failed"), cause, error
 
 
+def unchecked(run: Run) -> Decision:
+    """How a run that the host has filed ended, when its files cannot be checked any more."""
+    return _after_error(run, False) if run.error is not None else ("success_unverified", None, None)
+
+
 def _missing_outputs(run: Run, delivered: dict[str, Delivered], values: dict[str, int]) -> bool:
     """Did a selected output neither deliver nor run to its end?"""
     had = set(delivered) | set(values) | run.executed_nodes | run.cached

@@ -8,20 +8,30 @@ a note of ours names and whose own name carries our mark.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import platform
 import time
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
+from pathlib import Path, PurePath
+from typing import TypeVar
 
 import msgspec
 
+from stagexec.delivery.asking import ask
 from stagexec.record import paths
 from stagexec.record.guard import guarded
 
+log = logging.getLogger("stagexec")
+
 MARK = "stagexec-part"
 """In the name of every temporary file of ours."""
+
+LOOK_S = 5.0
+"""How long a start waits for what an earlier process may have left."""
+P = TypeVar("P", bound=PurePath)
 
 _mine: set[str] = set()
 
@@ -45,7 +55,7 @@ class Left(msgspec.Struct):
     bytes: int | None
 
 
-def part_name(final: Path) -> Path:
+def part_name(final: P) -> P:
     """A new hidden name beside `final`, with our mark, and with its suffix: tools go by that."""
     return final.with_name(f".{final.stem}.{uuid.uuid4().hex[:12]}.{MARK}{final.suffix}")
 
@@ -65,25 +75,50 @@ def noted(path: Path, target: str | None) -> Iterator[None]:
 
 
 @guarded
-def _write(path: Path, target: str | None) -> Path:
+def _write(path: Path, target: str | None) -> Path | None:
+    # The ledger may lie on another disk than the delivery, and that one may be dead.
+    note: Path | None = ask(partial(_written, path, target), None, late=_remove)
+    return note
+
+
+def _written(path: Path, target: str | None) -> Path | None:
     folder = (paths.used_folder or paths.ledger_folder()) / "pending"
-    folder.mkdir(parents=True, exist_ok=True)
     note = folder / f"{uuid.uuid4().hex}.json"
     content = Note(str(path), target, os.getpid(), platform.node(), time.time_ns())
-    note.write_bytes(msgspec.json.encode(content))
     _mine.add(note.name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        note.write_bytes(msgspec.json.encode(content))
+    except OSError as problem:  # no fault of ours: the ledger's disk is full, or cannot be written
+        log.warning("stagexec: no note can be made of a temporary file (%s).", problem.strerror)
+        with contextlib.suppress(OSError):
+            note.unlink(missing_ok=True)
+        _mine.discard(note.name)
+        return None
     return note
 
 
 @guarded
 def _strike(note: Path | None) -> None:
     if note is not None:
-        note.unlink(missing_ok=True)
-        _mine.discard(note.name)
+        ask(partial(_remove, note), None)
+
+
+@guarded
+def _remove(note: Path) -> None:
+    note.unlink(missing_ok=True)
+    _mine.discard(note.name)
 
 
 def left(ledger: Path) -> list[Left]:
-    """What processes of this machine that are gone have left, oldest first. Notes of others are not read."""
+    """What processes of this machine that are gone have left, oldest first. Notes of others are not read.
+
+    Of a disk that gives no answer nothing is known: then nothing is left.
+    """
+    return ask(partial(_left, ledger), [], LOOK_S)
+
+
+def _left(ledger: Path) -> list[Left]:
     found: list[tuple[int, Left]] = []
     for file in sorted((ledger / "pending").glob("*.json")):
         try:

@@ -9,6 +9,7 @@ from typing import Any
 
 import wrapt
 
+from stagexec.delivery.asking import ask
 from stagexec.public import in_other_task
 from stagexec.record import live
 from stagexec.record.guard import guarded
@@ -147,7 +148,7 @@ def file(run: Run, target: Any, detail: dict[str, Any]) -> None:
 def _size(target: Any) -> int | None:
     if isinstance(target, (str, os.PathLike)):
         try:
-            return os.stat(target).st_size
+            return ask(lambda: os.stat(target).st_size, None)
         except OSError:  # no file of that name: a pipe or a network address, or it could not be made
             return None
     tell = getattr(target, "getbuffer", None)

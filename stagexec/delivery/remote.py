@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import logging
 import os
-import re
 import urllib.parse
+import uuid
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from stagexec.addresses import HIDDEN
+from stagexec.addresses import shown as redacted
+from stagexec.delivery import addresses, numbers
 from stagexec.delivery.errors import DeliveryFailed, cause_of
-from stagexec.delivery.pending import part_name
-
-log = logging.getLogger("stagexec")
+from stagexec.delivery.pending import MARK, part_name
+from stagexec.record.safe import log
 
 CHUNK = 1 << 20
 
@@ -28,10 +30,15 @@ WEBDAV = {
 """Scheme of a WebDAV address -> how it is spoken to."""
 
 
+UNSAFE = ("http", "https")
+"""Such a server can rename nothing, so no delivery could end; and what it redirects to would get the file."""
+
+
 class Place(NamedTuple):
     """A folder on another machine: fsspec's protocol, its options, the folder, and how it may be shown.
 
     `hidden` are the texts that may never be shown: the address as it was given, and the password in it.
+    `address` is what is compared with what is allowed.
     """
 
     protocol: str
@@ -39,12 +46,13 @@ class Place(NamedTuple):
     folder: str
     shown: str
     hidden: tuple[str, ...] = ()
+    address: addresses.Address | None = None
 
     def without_secrets(self, text: str) -> str:
         """`text` with what is hidden left out of it."""
         for secret in self.hidden:
-            text = text.replace(secret, "***")
-        return text
+            text = text.replace(secret, HIDDEN)
+        return redacted(text)
 
 
 def parse(destination: str) -> Path | Place | None:
@@ -56,42 +64,47 @@ def parse(destination: str) -> Path | Place | None:
     text = destination.strip()
     if not text:
         return None
-    scheme, separator, _ = text.partition("://")
+    scheme, separator, rest = text.partition("://")
     if not separator:
-        return Path(os.path.abspath(os.path.expanduser(text)))
-    if scheme == "file":
-        return Path(os.path.abspath(urllib.parse.unquote(urllib.parse.urlsplit(text).path)))
-    address, port = _read(scheme, text)
-    host = address.hostname or ""
-    shown = f"{scheme}://{host}{port}{address.path}"
-    hidden = _secrets(text, address)
-    if scheme in WEBDAV:
-        options: dict[str, Any] = {"base_url": f"{WEBDAV[scheme]}://{host}{port}"}
-        if address.username:
-            user, word = address.username, address.password or ""
-            options["auth"] = (urllib.parse.unquote(user), urllib.parse.unquote(word))
-        return Place("webdav", options, urllib.parse.unquote(address.path).strip("/"), shown, hidden)
-    return Place(scheme, {}, text, shown, hidden)
-
-
-def _read(scheme: str, text: str) -> tuple[urllib.parse.SplitResult, str]:
-    """The parts of an address, and its port as `:number` or nothing. The text is never shown: see `_secrets`.
-
-    What is allowed is told by the path, so nothing may stand in an address that leads elsewhere than its
-    path says: no `..`, in whatever spelling, and nothing that only some file systems take for a part of it.
-    """
-    try:
-        address = urllib.parse.urlsplit(text)
-        port = f":{address.port}" if address.port else ""
-    except ValueError:
+        return _local(text)
+    if scheme.lower() == "file":
+        if not rest.startswith("/"):
+            raise DeliveryFailed("open", "a file:// destination has three slashes: file:///folder")
+        return _local(urllib.parse.unquote(rest))
+    if scheme.lower() in UNSAFE:
         raise DeliveryFailed(
-            "open", f"the {scheme}:// destination is no address: write what is special in it as %.."
-        ) from None
-    if "::" in scheme:
-        raise DeliveryFailed("open", f"{scheme}://: addresses inside addresses are not taken")
-    if ".." in re.split(r"[/\\?#]", urllib.parse.unquote(text)) or "?" in text or "#" in text:
-        raise DeliveryFailed("open", f"the {scheme}:// destination has .., ? or # in it, which is not taken")
-    return address, port
+            "open", f"{scheme}:// takes no files: for a WebDAV server write webdav:// or dav://"
+        )
+    address = addresses.of(text)
+    scheme, parts = address.scheme, address.parts
+    # Only a host is given in small letters; the name of a bucket is one as it stands.
+    where = f"{parts.hostname or ''}{address.port}" if scheme in addresses.PORTS else bare(parts.netloc)
+    shown = f"{scheme}://{where}{parts.path}"
+    hidden = _secrets(text, parts)
+    if scheme in WEBDAV:
+        # The name as it was allowed, so that no client reads it in another way.
+        host = f"[{address.base[1]}]" if ":" in address.base[1] else address.base[1]
+        options: dict[str, Any] = {"base_url": f"{WEBDAV[scheme]}://{host}{address.port}"}
+        if parts.username:
+            user, word = parts.username, parts.password or ""
+            options["auth"] = (urllib.parse.unquote(user), urllib.parse.unquote(word))
+        return Place("webdav", options, "/".join(address.segments).strip("/"), shown, hidden, address)
+    return Place(scheme, {}, f"{scheme}://{rest}", shown, hidden, address)
+
+
+def bare(netloc: str) -> str:
+    """The name of a bucket, or whatever stands there, without a user and a password."""
+    return netloc.rpartition("@")[2]
+
+
+def _local(text: str) -> Path:
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        raise DeliveryFailed("open", "the destination has characters that no file can be named by") from None
+    if "\0" in text:
+        raise DeliveryFailed("open", "the destination has a NUL character in it")
+    return Path(os.path.abspath(os.path.expanduser(text)))
 
 
 def _secrets(text: str, address: urllib.parse.SplitResult) -> tuple[str, ...]:
@@ -100,14 +113,27 @@ def _secrets(text: str, address: urllib.parse.SplitResult) -> tuple[str, ...]:
     return () if not word else (text, word, urllib.parse.unquote(word))
 
 
-def upload(file: Path, place: Place, sha256: str, timer: Any, overwrite: bool) -> str:
-    """Upload `file` into a place; the shown address of what is there. DeliveryFailed with nothing left."""
+def upload(file: Path, place: Place, sha256: str, timer: Any, overwrite: bool, numbered: bool = False) -> str:
+    """Upload `file` into a place; the shown address of what is there. DeliveryFailed with nothing left.
+
+    With `numbered` a name that is taken makes way for the next free one of its row.
+    """
+    if place.address is not None and addresses.unquoted(file.name) != file.name:
+        raise DeliveryFailed(
+            "upload", "the file's name has % signs that a server would undo: change its prefix"
+        )
     system, folder = open_place(place, timer)
-    final = str(PurePosixPath(folder) / file.name) if folder else file.name
-    part = str(PurePosixPath(folder) / part_name(Path(file.name)).name) if folder else part_name(file).name
+
+    def there(name: str) -> str:
+        return str(PurePosixPath(folder) / name) if folder else name
+
+    name, part = file.name, there(part_name(Path(file.name)).name)
+    row = numbers.Row(lambda: names_in(system, folder))
     with timer.part("upload"), problems("upload", place, timer):
-        if not overwrite and system.exists(final):
-            raise taken("upload", file.name, place)
+        while not overwrite and system.exists(there(name)):
+            if not numbered:
+                raise taken("upload", name, place)
+            name = row.after(name)
         if folder:
             system.makedirs(folder, exist_ok=True)
     done = False
@@ -121,28 +147,36 @@ def upload(file: Path, place: Place, sha256: str, timer: Any, overwrite: bool) -
                 "verify", f"what is at {place.shown} is not what was sent: {found} is not {sha256}"
             )
         with timer.part("rename"), problems("rename", place, timer):
-            put_in_place(system, part, final, place, overwrite)
-            if not system.exists(final):
+            while not put_in_place(system, part, there(name), place, overwrite):
+                if not numbered:
+                    raise taken("rename", name, place)
+                name = row.after(name)
+            if not system.exists(there(name)):
                 raise DeliveryFailed("rename", f"the file is not at {place.shown} after it was renamed")
         done = True
     finally:
         if not done:
             forget(system, part, place)
-    return f"{place.shown.rstrip('/')}/{file.name}"
+    return f"{place.shown.rstrip('/')}/{name}"
 
 
-def put_in_place(system: Any, part: str, final: str, place: Place, overwrite: bool) -> None:
-    """Rename `part` to `final`. A file that is there is put aside until that is done, and back if it fails.
+def names_in(system: Any, folder: str) -> list[str]:
+    """The names of what lies in a folder now."""
+    system.invalidate_cache()
+    return [PurePosixPath(str(path)).name for path in system.ls(folder, detail=False)]
 
-    Few of these protocols rename over a file.
+
+def put_in_place(system: Any, part: str, final: str, place: Place, overwrite: bool) -> bool:
+    """Rename `part` to `final`; False where that name is taken and `overwrite` is off.
+
+    A file that is to be replaced is put aside until that is done, and back if it fails: few of these
+    protocols rename over a file.
     """
     if not system.exists(final):
-        system.mv(part, final)
-        return
-    name = PurePosixPath(final).name
+        return put_new(system, part, final)
     if not overwrite:
-        raise taken("rename", name, place)
-    aside = str(PurePosixPath(final).with_name(part_name(Path(name)).name))
+        return False
+    aside = str(PurePosixPath(final).with_name(part_name(PurePosixPath(final)).name))
     system.mv(final, aside)
     try:
         system.mv(part, final)
@@ -150,6 +184,58 @@ def put_in_place(system: Any, part: str, final: str, place: Place, overwrite: bo
         system.mv(aside, final)
         raise
     forget(system, aside, place)
+    return True
+
+
+def put_new(system: Any, part: str, final: str) -> bool:
+    """Rename `part` to `final`, which was free a moment ago; False where it is not any more.
+
+    By what refuses a taken name in one step, where the protocol has it: several servers may want one name.
+    """
+    client: Any = getattr(system, "client", None)
+    ftp: Any = getattr(system, "ftp", None)
+    if hasattr(client, "move"):  # WebDAV
+        rename = functools.partial(client.move, part, final, overwrite=False)
+    elif hasattr(ftp, "posix_rename"):  # SFTP, whose own rename refuses, and whose other one does not
+        rename = functools.partial(ftp.rename, part, final)
+    else:
+        return put_claimed(system, part, final)
+    try:
+        rename()
+    except Exception:
+        if system.exists(part) and system.exists(final):
+            return False
+        raise
+    return True
+
+
+def put_claimed(system: Any, part: str, final: str) -> bool:
+    """The same where no step refuses: whoever finds another's claim to the name beside its own lets it go.
+
+    Two that claim at one moment see each other, and both go on to another name.
+    """
+    path = PurePosixPath(final)
+    claims = str(path.with_name(f".{path.name}.{MARK}"))
+    mine = f"{claims}/{uuid.uuid4().hex}"
+    system.makedirs(claims, exist_ok=True)
+    system.pipe_file(mine, b"claimed")
+    try:
+        if len(names_in(system, claims)) > 1 or system.exists(final):
+            return False
+        system.mv(part, final)
+    finally:
+        let_go(system, mine, claims)
+    return True
+
+
+def let_go(system: Any, mine: str, claims: str) -> None:
+    """Take a claim back. One that stays makes the name count as taken, no more."""
+    try:
+        system.rm_file(mine)
+        if not names_in(system, claims):
+            system.rmdir(claims)
+    except Exception as error:  # noqa: BLE001 (each library has its own; what was delivered is delivered)
+        log.info("stagexec: a claim may be left at its destination (%s).", type(error).__name__)
 
 
 def taken(phase: str, name: str, place: Place) -> DeliveryFailed:
@@ -170,7 +256,8 @@ def open_place(place: Place, timer: Any) -> tuple[Any, str]:
     with timer.part("upload"):
         try:
             if place.protocol == "webdav":
-                return fsspec.filesystem("webdav", **place.options), place.folder
+                hooks = {"response": [refuse_redirect]}
+                return fsspec.filesystem("webdav", event_hooks=hooks, **place.options), place.folder
             system, folder = fsspec.core.url_to_fs(place.folder)
         except (ImportError, ValueError) as error:
             text = place.without_secrets(f"{place.protocol}:// cannot be used: {error}{hint}")
@@ -178,6 +265,12 @@ def open_place(place: Place, timer: Any) -> tuple[Any, str]:
         except Exception as error:  # noqa: BLE001 (each library has its own; it goes on as ours)
             raise said_by(place, "upload", error) from shown_cause(place, error)
     return system, str(folder)
+
+
+def refuse_redirect(response: Any) -> None:
+    """A server may not send a file to another address than the one that was allowed."""
+    if response.is_redirect:
+        raise OSError("the server answers with a redirect to another address, which is not followed")
 
 
 def digest_of(system: Any, path: str, check: Callable[[], None]) -> str:

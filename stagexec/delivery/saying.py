@@ -6,6 +6,8 @@ import re
 import signal
 from collections.abc import Iterable
 
+from stagexec.delivery import vocabulary
+
 TAIL_BYTES = 1 << 14
 """How much of what a process says is kept, in bytes, from its end."""
 
@@ -16,6 +18,7 @@ METADATA = re.compile(r"^\s{2,}[\w.-]{1,40}\s*: ")
 
 QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 PATHLIKE = re.compile(r"[^\s'\"]*[\\/][^\s'\"]*")
+STAND_INS = ("<name>", "<path>", "<text>")
 COMPONENT = re.compile(r"@ 0x[0-9a-f]+")
 PROGRESS = re.compile(r"(?:^|\s)(frame|fps|total_size|out_time_us|speed)=\s*([0-9.]+x?)", re.MULTILINE)
 
@@ -41,7 +44,8 @@ REFUSED = re.compile(
 
 
 def lines_of(data: bytes | str | None, names: Iterable[str] = (), keep_text: bool = False) -> list[str]:
-    """The last lines that say something. Unless `keep_text`, without metadata, quoted texts and paths.
+    """The last lines that say something. Unless `keep_text`, without metadata and paths, and of all the rest
+    only words that are the program's own.
 
     `names` are the command's own words, for the file names without a slash among them.
     """
@@ -62,13 +66,25 @@ def lines_of(data: bytes | str | None, names: Iterable[str] = (), keep_text: boo
 def _without_text(line: str, names: Iterable[str]) -> str:
     for name in names:
         line = line.replace(name, "<name>")
-    line = QUOTED.sub(lambda found: found[0] if _is_word(found[0]) else "'<text>'", COMPONENT.sub("", line))
-    return PATHLIKE.sub("<path>", line).replace(" ]", "]")
+    line = COMPONENT.sub("", line)
+    line = QUOTED.sub(lambda found: found[0] if _is_word(found[0]) else "'<text>'", line)
+    words = [_kept(word) for word in PATHLIKE.sub(_path, line).replace(" ]", "]").split()]
+    return " ".join(word for at, word in enumerate(words) if word != "<text>" or words[at - 1 : at] != [word])
+
+
+def _path(found: re.Match[str]) -> str:
+    # ffmpeg names its streams `vost#0:0/libx264`.
+    return found[0] if found[0][0] not in "/\\" and vocabulary.is_said(found[0]) else "<path>"
+
+
+def _kept(word: str) -> str:
+    bare = word.strip(".,:;!()[]'\"")
+    return word if bare in STAND_INS or vocabulary.is_said(word) else "<text>"
 
 
 def _is_word(quoted: str) -> bool:
-    # The name of an encoder or an option is what the error is about; a text has spaces or a suffix.
-    return re.fullmatch(r"['\"][A-Za-z0-9_:-]{1,32}['\"]", quoted) is not None
+    # The name of an encoder or an option is what the error is about; any other word can be anybody's.
+    return vocabulary.is_said(quoted[1:-1]) and " " not in quoted
 
 
 def file_names(words: Iterable[str]) -> list[str]:

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from stagexec.delivery import pulse
+
 CHUNK = 1 << 20
 TAIL = 1 << 16
 UNKNOWN_RIFF_SIZES = (0, 0xFFFFFFFF)
@@ -48,6 +50,7 @@ def _corrupt(reason: str) -> Shortfall:
 def _png(file: BinaryIO, size: int) -> Shortfall | None:
     file.seek(8)
     while True:
+        pulse.beat()
         header = file.read(8)
         if len(header) < 8:
             return _corrupt("PNG ends before its IEND chunk")
@@ -56,6 +59,7 @@ def _png(file: BinaryIO, size: int) -> Shortfall | None:
             return _corrupt(f"PNG ends inside a {_printable(kind)} chunk")
         crc = zlib.crc32(kind)
         while length:
+            pulse.beat()
             piece = file.read(min(length, CHUNK))
             if not piece:
                 return _corrupt(f"PNG ends inside a {_printable(kind)} chunk")
@@ -101,6 +105,7 @@ def _riff(file: BinaryIO, size: int) -> Shortfall | None:
 def _bmff(file: BinaryIO, size: int) -> Shortfall | None:
     at = 0
     while at < size:
+        pulse.beat()
         file.seek(at)
         header = file.read(16)
         if len(header) < 8:
@@ -134,6 +139,7 @@ def _vint(file: BinaryIO, keep_marker: bool) -> tuple[int, bool] | None:
 
 def _ebml(file: BinaryIO, size: int) -> Shortfall | None:
     while file.tell() < size:
+        pulse.beat()
         identity = _vint(file, keep_marker=True)
         length = _vint(file, keep_marker=False)
         if identity is None or length is None:
@@ -151,6 +157,7 @@ def _ogg(file: BinaryIO, size: int) -> Shortfall | None:
     ended: dict[int, bool] = {}
     at = 0
     while at < size:
+        pulse.beat()
         file.seek(at)
         header = file.read(27)
         if len(header) < 27 or header[:4] != b"OggS":

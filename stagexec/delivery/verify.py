@@ -17,11 +17,14 @@ from xml.parsers import expat
 
 import msgspec
 
-from stagexec.delivery import media
+from stagexec.delivery import media, pulse
 from stagexec.delivery.structure import shortfall
 
 DEFAULT_BUDGET_BYTES = 4 << 30
 """Files above this are hashed and not decoded, so one of them cannot hold up the checks behind it."""
+
+HOLLOW_SHARE = 0.01
+"""Of a larger file, less than that on the disk is no picture or film: reading its zeros would take hours."""
 
 TEXT_BUDGET_BYTES = 64 << 20
 """JSON and SVG above this are not parsed: parsing needs several times the size in memory."""
@@ -77,6 +80,16 @@ def verify(path: Path, budget_bytes: int = DEFAULT_BUDGET_BYTES) -> Check:
     if not stat.S_ISREG(before.st_mode):
         what = "a folder" if stat.S_ISDIR(before.st_mode) else "not a regular file"
         return Check("unverified", what, kind, None, None, {})
+    if size > budget_bytes and _is_hollow(before):
+        return Check(
+            "unverified",
+            "larger than the verification budget, and nearly all of it a hole",
+            kind,
+            size,
+            None,
+            {},
+        )
+    pulse.expect(size)
     if size == 0:
         return Check("corrupt", "the file is empty", kind, 0, hashlib.sha256().hexdigest(), {})
     try:
@@ -128,6 +141,12 @@ def _stamp(path: Path) -> os.stat_result:
     return os.stat(path)
 
 
+def _is_hollow(stamp: os.stat_result) -> bool:
+    """Does the disk hold next to nothing of it? Systems that do not say so give no `st_blocks`."""
+    blocks = getattr(stamp, "st_blocks", None)
+    return blocks is not None and blocks * 512 < stamp.st_size * HOLLOW_SHARE
+
+
 def _identity(stamp: os.stat_result) -> tuple[int, int, int, int]:
     # The change time sees a rewrite whose modification time was set back.
     return stamp.st_size, stamp.st_mtime_ns, stamp.st_ino, stamp.st_ctime_ns
@@ -144,6 +163,7 @@ def _sha256(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while piece := file.read(CHUNK):
+            pulse.beat()
             digest.update(piece)
     return digest.hexdigest()
 
@@ -155,6 +175,7 @@ def _content(path: Path, size: int, budget_bytes: int) -> media.Probe:
         return "unverified", f"no check for {suffix} files" if suffix else "no check for such files", {}
     if size > budget_bytes:
         return "unverified", "larger than the verification budget", {}
+    pulse.decoding(True)
     try:
         return probe(path)
     except MemoryError:
@@ -163,6 +184,8 @@ def _content(path: Path, size: int, budget_bytes: int) -> media.Probe:
         raise
     except Exception as error:  # noqa: BLE001 - a decoder's own fault says nothing of the file
         return "unverified", f"the check itself failed: {type(error).__name__}: {error}", {}
+    finally:
+        pulse.decoding(False)
 
 
 def _whole(probe: Callable[[Path], media.Probe]) -> Callable[[Path], media.Probe]:
@@ -186,6 +209,7 @@ def _text(path: Path) -> media.Probe:
     try:
         with path.open("rb") as file:
             while piece := file.read(CHUNK):
+                pulse.beat()
                 characters += len(decoder.decode(piece))
         decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:
@@ -208,15 +232,18 @@ def _svg(path: Path) -> media.Probe:
     data = _small(path)
     if data is None:
         return "unverified", "larger than the budget for SVG", {}
-    roots: list[str] = []
+    root: list[str] = []
     parser = expat.ParserCreate()
-    parser.StartElementHandler = lambda name, _: roots.append(name)
+    parser.StartElementHandler = lambda name, _: None if root else root.append(name)
     try:
-        parser.Parse(data, True)
+        for at in range(0, len(data), CHUNK):  # the parser holds the interpreter's lock all the while
+            pulse.beat()
+            parser.Parse(data[at : at + CHUNK], False)
+        parser.Parse(b"", True)
     except expat.ExpatError as error:
         return "corrupt", f"not well-formed XML: {error}", {}
-    if roots[0].rpartition(":")[2] != "svg":
-        return "corrupt", f"its root element is {roots[0]}, not svg", {}
+    if root[0].rpartition(":")[2] != "svg":
+        return "corrupt", "its root element is not svg", {}
     return "verified", None, {}
 
 

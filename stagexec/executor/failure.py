@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import errno
+import sys
 from typing import Any
 
-from stagexec.record import children, live
+from stagexec.record import children, live, safe, words
 from stagexec.record.guard import guarded
 from stagexec.record.run import Run
 from stagexec.stages import CAUSES
@@ -16,16 +17,19 @@ CHILD_EXPLAINS = ("node_exception", "encode_failed")
 """Causes that an encoder process which failed in the same visit says more about."""
 
 MISSING = "stagexec_missing_class"
-"""Set on the host's own KeyError when it came from looking up a node's class."""
+"""Set on the host's own error when it came from looking up a node's class."""
 
 
 def class_of(api: Any, class_type: str) -> Any:
     """The class of a node, looked up late in the host's table. KeyError when there is none."""
+    found = False
     try:
-        return api.nodes.NODE_CLASS_MAPPINGS[class_type]
-    except KeyError as error:
-        setattr(error, MISSING, True)
-        raise
+        class_def = api.nodes.NODE_CLASS_MAPPINGS[class_type]
+        found = True
+        return class_def
+    finally:
+        if not found:
+            safe.ask(None, setattr, sys.exc_info()[1], MISSING, True)
 
 
 def cause_of(api: Any, error: BaseException, stage: str | None) -> str:
@@ -76,12 +80,16 @@ def failed(
     node_class: str | None,
     visit: int | None,
     list_index: int | None = None,
+    cause: str | None = None,
 ) -> None:
-    """Keep the run's error: the first one is the cause of all the rest."""
+    """Keep the run's error: the first one is the cause of all the rest. `cause`: where the error says none.
+
+    Of an error whose own make forbids to look at it, what is known without looking is kept.
+    """
     if run.error is not None:
         return
     stage = run.failing_stage(error) or stage
-    cause = cause_of(api, error, stage)
+    cause = cause or safe.ask("node_exception", cause_of, api, error, stage)
     if cause == "interrupted_by_node":
         live.interrupted(run)
     if cause == "interrupted_by_node" and run.cancel_ns is not None:
@@ -97,6 +105,6 @@ def failed(
         "node_id": node_id,
         "node_class": node_class,
         "list_index": list_index,
-        "exception_type": f"{type(error).__module__}.{type(error).__qualname__}",
+        "exception_type": safe.ask(safe.kind_of(error), words.class_name, type(error)),
         "message": live.message_of(error) or (child.text() if child is not None else None),
     }

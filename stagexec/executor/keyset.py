@@ -12,6 +12,10 @@ LINK = b"L"
 """Stands in a signature where a link is: its source is in the digest, by place. No value is encoded so."""
 
 
+DEEP = 200
+"""So many sub-caches inside each other the host may look through by recursion: well within Python's limit."""
+
+
 class MerkleKeySet:
     """Mixed into a subclass of the host's `CacheKeySetInputSignature`. One for each cache and sub-cache."""
 
@@ -53,16 +57,18 @@ def known_ids(cache: Any) -> Any:
 
     The host gathers them by recursion: after a thousand expansions inside each other it could plan no prompt.
     """
-    try:
-        return cache.all_node_ids()
-    except RecursionError:
-        found: set[str] = set()
-        caches = [cache]
-        while caches:
-            one = caches.pop()
-            found |= one.cache_key_set.all_node_ids()
-            caches += one.subcaches.values()
-        return found
+    found: set[str] = set()
+    level = [cache]
+    for _ in range(DEEP):
+        level = [inner for one in level for inner in getattr(one, "subcaches", {}).values()]
+        if not level:
+            return cache.all_node_ids()
+    level = [cache]
+    while level:
+        one = level.pop()
+        found |= one.cache_key_set.all_node_ids()
+        level += one.subcaches.values()
+    return found
 
 
 class PromptKeys:

@@ -208,7 +208,11 @@ class VisitRecord:
     def enter(self) -> int:
         """The node's own code is about to run; gives what `leave` wants."""
         run = self.run
-        return run.enter(self.stage, self.part) if run is not None and self.number else NO_DEPTH
+        if run is None or not self.number:
+            return NO_DEPTH
+        depth = run.enter(self.stage, self.part)
+        live.show_open(run)
+        return depth
 
     def leave(self, depth: int) -> None:
         """It has run."""

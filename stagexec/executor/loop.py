@@ -7,16 +7,15 @@ the class, the attributes and the methods they know.
 from __future__ import annotations
 
 import asyncio
-import logging
-import traceback
+import sys
 from collections.abc import Callable
 from typing import Any
 
-from stagexec.executor import aio, failure, garbage, lane, wire
+from stagexec.executor import aio, failure, garbage, lane, telling, turn, wire
 from stagexec.executor.execution import execute_async
 from stagexec.executor.prompt import file_cached, file_defeated, finish_direct, history_of, staging_error
 from stagexec.executor.queue import begin, is_running
-from stagexec.record import live
+from stagexec.record import live, safe, worker
 from stagexec.record.guard import guarded
 from stagexec.record.run import Run
 
@@ -31,16 +30,18 @@ class HostLoop:
         """Execute one prompt; arguments are the host's."""
         run, direct = run_for(self, *args, **kwargs)
         escaped = True
+        turn.begin(self, args[1] if len(args) > 1 else kwargs.get("prompt_id"))
         try:
             result = super().execute(*args, **kwargs)  # type: ignore[misc]
             escaped = False
             return result
-        except BaseException as error:
-            escaped_error(self.api, run, error)
-            raise
         finally:
+            if escaped:
+                escaped_error(self.api, run, sys.exc_info()[1])
+            else:
+                turn.returned()
             file_defeated(run, args[0] if args else kwargs.get("prompt"))
-            if direct or escaped:  # what escapes ends the host's worker: nobody files this run any more
+            if direct or (escaped and not worker.state.is_here()):  # else host/worker.py files it
                 finish_direct(self, run, filed=not escaped)
 
     async def execute_async(self, *args: Any, **kwargs: Any) -> Any:
@@ -77,6 +78,7 @@ class NativeLoop:
     status_messages: list[Any]
     history_result: dict[str, Any]
     handle_execution_error: Callable[..., Any]
+    add_message: Callable[..., Any]
 
     def execute(
         self,
@@ -91,6 +93,7 @@ class NativeLoop:
         collections = garbage.restraint()
         collections.begin()
         wire.told.clear()
+        turn.begin(self, prompt_id)
         try:
             with lane.handed(playing):
                 asyncio.run(self.execute_async(prompt, prompt_id, extra_data, execute_outputs))
@@ -103,26 +106,32 @@ class NativeLoop:
             self._escaped(prompt, prompt_id, execute_outputs, run, error)
         finally:
             collections.end()
+            turn.returned()
             if direct and live.current_for_thread() is run:
                 finish_direct(self, run)
 
     def _escaped(
         self, prompt: Any, prompt_id: str, outputs: Any, run: Run | None, error: BaseException
     ) -> None:
-        """An error outside every node: file it as the host files a node's, so that clients see an end."""
-        logging.error(f"!!! Exception outside of a node !!! {error!r}")
-        logging.error("".join(traceback.format_exception(error)))
+        """An error outside every node: file it as the host files a node's, so that clients see an end.
+
+        It is the last fence before the worker's end, so it cannot raise.
+        """
+        safe.host_log.error(f"!!! Exception outside of a node !!! {safe.repr_of(error)}")
+        safe.host_log.error(safe.traceback_of(error))
         escaped_error(self.api, run, error)
         self.success = False
-        node_id = place_of(error, prompt, outputs, run)
-        details = {
-            "node_id": node_id,
-            "exception_message": f"{error!r}\n",
-            "exception_type": self.api.execution.full_type_name(type(error)),
-            "traceback": traceback.format_tb(error.__traceback__),
-            "current_inputs": {},
-        }
-        self.handle_execution_error(prompt_id, prompt, [], set(), details, error)
+        details = telling.error_details(self.api, error, safe.ask("", place_of, error, prompt, outputs, run))
+        self.server.last_node_id = None
+        what = "telling the client of an error"
+        before = telling.told_of_error(self.status_messages, prompt_id)
+        if before is not None:  # it stands in the history, and a wrapper has kept it from the client
+            telling.send(self.server, *before, getattr(self.server, "client_id", None))
+            return
+        safe.attempt(what, self.handle_execution_error, prompt_id, prompt, [], set(), details, error)
+        if telling.told_of_error(self.status_messages, prompt_id) is None:
+            message = telling.error_message(details, prompt_id, prompt)
+            safe.attempt(what, self.add_message, telling.ERRORS[0], message, broadcast=False)
 
 
 def run_for(executor: Any, *args: Any, **kwargs: Any) -> tuple[Run | None, bool]:
@@ -135,9 +144,9 @@ def run_for(executor: Any, *args: Any, **kwargs: Any) -> tuple[Run | None, bool]
 
 
 @guarded
-def escaped_error(api: Any, run: Run | None, error: BaseException) -> None:
+def escaped_error(api: Any, run: Run | None, error: BaseException | None, cause: str | None = None) -> None:
     """An error that no visit caught: where it was raised, if an async task said so, else what is open now."""
-    if run is None:
+    if run is None or error is None:
         return
     open_ = run.ledger.open
     node_id, node_class = run.node or (None, None)
@@ -145,7 +154,9 @@ def escaped_error(api: Any, run: Run | None, error: BaseException) -> None:
     if run.escaped_from is not None and run.escaped_from[0] == id(error):
         _, node_id, visit, stage = run.escaped_from
         node_class = run.class_of.get(node_id)
-    failure.failed(api, run, error, stage=stage, node_id=node_id, node_class=node_class, visit=visit)
+    failure.failed(
+        api, run, error, stage=stage, node_id=node_id, node_class=node_class, visit=visit, cause=cause
+    )
 
 
 def place_of(error: BaseException, prompt: dict[str, Any], outputs: Any, run: Run | None) -> str:

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from stagexec.executor import until
+from stagexec.executor import turn, until
 from stagexec.executor.growth import is_output
 from stagexec.executor.prompt import executed_fields
 from stagexec.executor.steps import Frameless
@@ -54,6 +54,7 @@ class QueueView:
         """Hand the next prompt to the worker: its execution starts."""
         called(self, "get")
         forget_missing(self)
+        turn.over()
         taken = super().get(*args, **kwargs)  # type: ignore[misc]
         if taken is not None:
             take(self.api, taken)

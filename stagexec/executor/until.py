@@ -16,11 +16,10 @@ not cut: it runs whole.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-log = logging.getLogger("stagexec")
+from stagexec.record.safe import log
 
 FIELD = "stagexec.until"
 

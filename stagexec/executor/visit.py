@@ -7,8 +7,6 @@ one keep working.
 from __future__ import annotations
 
 import asyncio
-import logging
-import traceback
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -17,6 +15,7 @@ from stagexec.executor.aio import span_of_task
 from stagexec.executor.duties import Duties
 from stagexec.executor.failure import class_of
 from stagexec.executor.steps import Await, Step, Steps, now
+from stagexec.record import safe
 from stagexec.record.run import VISIT
 
 OOM_TIP = (
@@ -80,7 +79,7 @@ class Visit(Steps):
         try:
             done = yield from self._work(inputs)
         except interrupts as error:
-            logging.info("Processing interrupted")
+            safe.host_log.info("Processing interrupted")
             self.record.failed(self.api, error)
             return self._result("FAILURE", "failed", {"node_id": self._real_id()}, error)
         except BaseException as raised:  # noqa: BLE001 (what is not the node's own is raised again)
@@ -304,36 +303,47 @@ class Visit(Steps):
         self.api.execution.GraphBuilder.set_default_prefix(self.node_id, call_index, 0)
 
     def _describe(self, error: BaseException) -> dict[str, Any]:
-        """The error as clients get it, and what the host does about it: logs, and unloads after an OOM."""
-        execution = self.api.execution
-        kind, trace = type(error), error.__traceback__
-        shown = {}
-        for name, values in (self.inputs or {}).items():
-            shown[name] = [execution.format_value(value) for value in values]
-        logging.error(f"!!! Exception during processing !!! {error}")
-        logging.error(traceback.format_exc())
+        """The error as clients get it, and what the host does about it: logs, and unloads after an OOM.
+
+        It cannot raise: what cannot be had of the error is left out, what no console takes is escaped there.
+        """
+        execution, management = self.api.execution, self.api.model_management
+        text = safe.text_of(error)
+        nothing: dict[str, Any] = {}
+        shown = safe.ask(nothing, self._shown_inputs)
+        safe.host_log.error(f"!!! Exception during processing !!! {text}")
+        safe.host_log.error(safe.traceback_of(error))
         tips = ""
-        if self.api.is_oom(error):
+        if safe.ask(False, self.api.is_oom, error):
             tips = OOM_TIP
-            logging.info("Memory summary:\n%s", self.api.model_management.debug_memory_summary())
-            logging.error("Got an OOM, unloading all loaded models.")
-            self.api.model_management.unload_all_models()
+            summary = safe.ask("not to be had", management.debug_memory_summary)
+            safe.host_log.info("Memory summary:\n%s", summary)
+            safe.host_log.error("Got an OOM, unloading all loaded models.")
+            safe.attempt("unloading all loaded models", management.unload_all_models)
         elif (
-            isinstance(error, RuntimeError)
-            and "mat1 and mat2 shapes" in str(error)
+            issubclass(type(error), RuntimeError)
+            and "mat1 and mat2 shapes" in text
             and "Sampler" in self.class_type
         ):
             tips = LOADER_TIP
         return {
             "node_id": self._real_id(),
-            "exception_message": f"{error}\n{tips}",
-            "exception_type": execution.full_type_name(kind),
-            "traceback": traceback.format_tb(trace),
+            "exception_message": f"{text}\n{tips}",
+            "exception_type": safe.ask(safe.kind_of(error), execution.full_type_name, type(error)),
+            "traceback": safe.frames_of(error.__traceback__),
             "current_inputs": shown,
         }
 
+    def _shown_inputs(self) -> dict[str, Any]:
+        """The inputs as the host shows them; of a value that cannot be shown, its kind."""
+
+        def show(value: Any) -> Any:
+            return safe.ask(f"<{safe.kind_of(value)}>", self.api.execution.format_value, value)
+
+        return {name: [show(value) for value in values] for name, values in (self.inputs or {}).items()}
+
     def _real_id(self) -> str:
-        real: str = self.given.dynprompt.get_real_node_id(self.node_id)
+        real: str = safe.ask(self.node_id, self.given.dynprompt.get_real_node_id, self.node_id)
         return real
 
     def _ends_here(self, error: BaseException) -> bool:

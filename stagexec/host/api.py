@@ -22,6 +22,7 @@ class HostApi:
         self.fingerprint = host_facts.fingerprint(execution)
         self.node_stages = NodeStages(tables.nodes)
         self.stage_of = self.node_stages.stage_of
+        self.choices = self.node_stages.choices
         self.conditions = Conditions(self)
         self.condition_of = self.conditions.of
         self.keep_condition = self.conditions.keep

@@ -11,7 +11,6 @@ manifest like any other, null with its reason in whatever is read back only at t
 from __future__ import annotations
 
 import atexit
-import logging
 import queue
 import threading
 import time
@@ -28,8 +27,7 @@ from stagexec.host.content_hash import Hashes
 from stagexec.record import condition, fingerprint, live
 from stagexec.record.guard import guarded, note
 from stagexec.record.run import Run
-
-log = logging.getLogger("stagexec")
+from stagexec.record.safe import log
 
 REMEMBERED = 256
 """So many prompts, and sets of model files, are remembered with the models they used."""
@@ -254,7 +252,9 @@ class Conditions:
             def stage_of(name: str) -> str:
                 return str(self.api.stage_of(name, classes.get(name))[0])
 
-            known = self._of_prompt[key] = prompt_fields.read(told.prompt, told.outputs, stage_of)
+            known = self._of_prompt[key] = prompt_fields.read(
+                told.prompt, told.outputs, stage_of, getattr(self.api, "choices", None)
+            )
             _bound(self._of_prompt)
         return known
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import struct
 import time
 from collections import Counter
@@ -14,6 +15,8 @@ from typing import Any
 
 import msgspec
 
+from stagexec.record.fingerprint import digest
+
 CHUNK = 8 * 1024**2
 PAUSE_S = 0.05
 """Between two chunks while a run is in execution: the disk and the cores are the run's."""
@@ -22,10 +25,14 @@ MOST_HEADER = 100 * 1024**2
 """The format's own limit for a safetensors header."""
 
 
+DTYPE = re.compile(r"(?:BOOL|[UIFBC]F?\d{1,2}(?:_E\dM\d(?:FNU?Z?)?)?)")
+
+
 class Known(msgspec.Struct):
     """One line of the file of hashes: which file, and what is in it."""
 
     path: str
+    """A digest of the path: a model can have any name."""
     size: int
     mtime_ns: int
     inode: int
@@ -59,13 +66,14 @@ class Hashes:
         """The hash of a file's content. One that is not known is computed, or None. Raises OSError."""
         stat = os.stat(path)
         place = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
-        known = self._known.get(path)
+        name = digest(path)
+        known = self._known.get(name) or self._known.get(path)  # older ledgers have the paths themselves
         if known is not None and (known.size, known.mtime_ns, known.inode) == place:
             return known
         if not compute:
             return None
-        new = Known(path, *place, self._hash(path), stored_dtypes(path))
-        self._known[path] = new
+        new = Known(name, *place, self._hash(path), stored_dtypes(path))
+        self._known[name] = new
         self._keep(new)
         return new
 
@@ -103,5 +111,6 @@ def stored_dtypes(path: str) -> dict[str, int] | None:
     for name, tensor in header.items():
         if name != "__metadata__" and isinstance(tensor, dict):
             begin, end = tensor.get("data_offsets", (0, 0))
-            count[str(tensor.get("dtype"))] += end - begin
+            stored = str(tensor.get("dtype"))
+            count[stored if DTYPE.fullmatch(stored) else "other"] += end - begin
     return dict(count)

@@ -52,7 +52,7 @@ def package_parent() -> str:
 
 def look(tree: Path, patches: list[str]) -> dict[str, Any]:
     """Import the host's modules in this process, with our hooks on, and say what came of it."""
-    from stagexec.host import leftovers
+    from stagexec.host import leftovers, worker
     from stagexec.host.api import version
     from stagexec.host.hooks import Hooks, user_folder
     from stagexec.host.tables import load
@@ -71,6 +71,9 @@ def look(tree: Path, patches: list[str]) -> dict[str, Any]:
     import_the_rest()
     api = hooks.api
     seams = hooks.seams.verify()
+    for one in seams:
+        if one["target"] == worker.TARGET:
+            one["reason"] = worker.outlook(tree)
     problems = [
         f"seam {s['seam']} at {s['target']}: {s['state']}: {s['reason']}"
         for s in seams

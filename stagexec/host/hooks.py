@@ -7,13 +7,14 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import wrapt
 
-from stagexec.delivery import children, pyav
+from stagexec.delivery import children, closing, outcome, pyav
 from stagexec.delivery.closing import Closer
 from stagexec.executor import queue as queue_view
 from stagexec.executor import wire
@@ -24,14 +25,23 @@ from stagexec.executor.progress import CoalescedProgress
 from stagexec.executor.schedule import Schedule
 from stagexec.executor.validation import make_validate_inputs
 from stagexec.host import api as host_api
-from stagexec.host import attention, conformance, devices, leftovers, node_pack, restart, routes, visits
+from stagexec.host import (
+    attention,
+    conformance,
+    devices,
+    leftovers,
+    node_pack,
+    restart,
+    routes,
+    visits,
+    worker,
+)
 from stagexec.host.seams import Factory, SeamRefused, Seams, on_instance
 from stagexec.host.tables import Tables
 from stagexec.host.wrap import executing_visit
-from stagexec.record import live, paths, pauses
+from stagexec.record import ends, live, paths, pauses, words
 from stagexec.record.guard import guarded
-
-log = logging.getLogger("stagexec")
+from stagexec.record.safe import log
 
 
 class Hooks:
@@ -55,6 +65,7 @@ class Hooks:
             "execution:execute": self._execute,
             "execution:get_output_data": self._watched_calls,
             routes.TARGET: self._add_routes,
+            worker.TARGET: self._worker,
             "execution:validate_prompt": self._validate,
             **attention.places(),
             **devices.offload_places(timing),
@@ -103,7 +114,10 @@ class Hooks:
         assert api is not None
         paths.host_folder = paths.host_folder or user_folder()
         ledger = paths.ledger_folder(self.process.pop("ledger", None))
-        live.begin_process(ledger, watched=True, **self.process)
+        argv = words.arguments(self.process.pop("argv", ()), host_choices().__contains__)
+        live.begin_process(ledger, watched=True, argv=argv, **self.process)
+        ends.unchecked, ends.finish_checks = outcome.unchecked, closing.at_exit
+        ends.begin()
         devices.tell()
         live.sample_devices(self.nvml_period_s)
         live.host_facts(
@@ -198,9 +212,13 @@ class Hooks:
 
         return add_routes
 
+    def _worker(self, _module: ModuleType, original: Any) -> Any:
+        return original if self.api is None else worker.make_supervised(self.api, original)
+
     @guarded
     def _install_late(self) -> None:
         self.seams.install_late()
+        self.seams.install_in("__main__")  # the host's main.py by now, which is about to start its worker
 
     _filed: Any = None
 
@@ -247,6 +265,20 @@ def mixed(part: type) -> Callable[[host_api.HostApi, ModuleType, Any], Any]:
     return make
 
 
+def host_choices() -> set[str]:
+    """The values that the host's own command line lists for its options."""
+    actions = getattr(getattr(sys.modules.get("comfy.cli_args"), "parser", None), "_actions", ())
+    found: set[str] = set()
+    for action in actions:
+        kind = getattr(action, "type", None)
+        listed = [
+            *(action.choices or ()),
+            *(kind if isinstance(kind, type) and issubclass(kind, Enum) else ()),
+        ]
+        found.update(str(getattr(one, "value", one)) for one in listed)
+    return found
+
+
 def user_folder() -> Path | None:
     """The host's folder for what belongs to no single user."""
     folders = sys.modules.get("folder_paths")
@@ -260,5 +292,5 @@ def user_folder() -> Path | None:
 
 def begin(hooks: Hooks, command: list[str], main_file: Path) -> None:
     """Install everything and make a restart of the host come back to us. `command`: how we were started."""
-    hooks.install()
     restart.keep_launcher(command, main_file)
+    hooks.install()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 from stagexec.delivery import pending
 from stagexec.record import live, paths
 from stagexec.record.guard import guarded
-
-log = logging.getLogger("stagexec")
+from stagexec.record.safe import log
 
 
 @guarded

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from stagexec import files
+
 MARKS = ("main.py", "execution.py", "nodes.py", "server.py", "comfy", "comfy_execution")
 """What makes a folder a ComfyUI tree."""
 
@@ -25,9 +27,15 @@ def locate(explicit: str | None) -> Path:
     """
     named = [("--stagexec-comfyui", explicit), ("$COMFYUI_PATH", os.environ.get("COMFYUI_PATH"))]
     for source, value in named:
-        if value:
-            return _named(source, Path(value).expanduser().absolute())
-    here = Path.cwd()
+        if value or (value is not None and value is explicit):
+            try:
+                return _named(source, files.place(value))
+            except (files.BadPath, OSError) as error:
+                raise HostNotFound(f"{source}: {error}") from None
+    try:
+        here = files.place(".")
+    except files.BadPath as error:
+        raise HostNotFound(f"no ComfyUI found: {error}") from None
     for folder in (here, here / "ComfyUI"):
         if not missing_marks(folder):
             return folder.absolute()

@@ -6,17 +6,16 @@ ComfyUI, link or copy the folder `stagexec/host/pack` into `custom_nodes`.
 
 from __future__ import annotations
 
-import logging
 import sys
 from types import ModuleType
 from typing import Any
 
 from stagexec.delivery import ffmpeg, nodes
+from stagexec.files import BadPath
 from stagexec.host import leftovers
 from stagexec.record import live, paths
 from stagexec.record.guard import guarded
-
-log = logging.getLogger("stagexec")
+from stagexec.record.safe import log
 
 CATEGORY = "stagexec"
 MODULE = "custom_nodes.stagexec"
@@ -191,7 +190,10 @@ def make_extension() -> Any:
     from comfy_api.latest import ComfyExtension
 
     if live.journal is None:  # our launcher has looked already
-        leftovers.report(paths.ledger_folder(), clean=False)
+        try:
+            leftovers.report(paths.ledger_folder(), clean=False)
+        except BadPath as error:
+            log.warning("stagexec: no ledger folder: %s", error)
 
     class StagexecExtension(ComfyExtension):  # type: ignore[misc]
         """Our two nodes."""

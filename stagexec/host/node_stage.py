@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from stagexec.host.tables import NodeRow
+from stagexec.record import safe
 from stagexec.record.guard import guarded
 
 Stage = tuple[str, str | None]
@@ -40,6 +41,8 @@ class Shape:
     outputs: tuple[str, ...]
     is_output: bool = False
     is_remote: bool = False
+    choices: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """What the class lists for each input that is a choice."""
 
     def takes(self, *types: str) -> bool:
         """Does an input, required or optional, have one of `types`?"""
@@ -68,6 +71,8 @@ class NodeStages:
     def __init__(self, table: Mapping[str, NodeRow]) -> None:
         self.table = table
         self._known: dict[tuple[str, int], tuple[Any, Answer]] = {}
+        self.choices: dict[str, Mapping[str, frozenset[str]]] = {}
+        """Class name -> what it lists for its inputs, of classes that were asked for their types."""
 
     def stage_of(self, class_name: str, class_def: Any) -> Answer:
         """(stage, part, origin) of a node class; origin is `table`, `type` or `none`.
@@ -89,6 +94,8 @@ class NodeStages:
         if row is not None:
             return row.stage, row.part, "table"
         shape = shape_of(class_name, class_def)
+        if shape is not None:
+            self.choices[class_name] = shape.choices
         found = by_type(shape) if shape is not None else None
         return (*found, "type") if found is not None else ("node_other", class_name, "none")
 
@@ -97,24 +104,40 @@ class NodeStages:
 def shape_of(class_name: str, class_def: Any) -> Shape | None:
     """The shape of a V1 or V3 node class, from INPUT_TYPES() (called once) and RETURN_TYPES."""
     inputs: dict[str, str] = {}
-    groups = _input_types(class_def) or {}
+    choices: dict[str, frozenset[str]] = {}
+    # A question of our own, beside the host's: the node's own fault is the host's to report, if it matters.
+    groups = safe.ask(None, _input_types, class_def) or {}
     for group in ("required", "optional"):
         for name, spec in dict(groups.get(group) or {}).items():
             inputs[name] = _type_name(spec[0] if isinstance(spec, (tuple, list)) and spec else spec)
+            if inputs[name] == "COMBO":
+                choices[name] = _choices(spec)
     return Shape(
         class_name,
         inputs,
         tuple(_type_name(one) for one in getattr(class_def, "RETURN_TYPES", None) or ()),
         bool(getattr(class_def, "OUTPUT_NODE", False)),
         bool(getattr(class_def, "API_NODE", False)),
+        choices,
     )
 
 
+def _choices(spec: Any) -> frozenset[str]:
+    """The texts that a choice lists: as a list in place of its type, or as an option beside it."""
+    kind, options = (*spec, None, None)[:2] if isinstance(spec, (tuple, list)) else (spec, None)
+    listed = (
+        kind
+        if isinstance(kind, (tuple, list))
+        else options.get("options")
+        if isinstance(options, dict)
+        else ()
+    )
+    known = listed if isinstance(listed, (tuple, list)) else ()
+    return frozenset(one for one in known if isinstance(one, str))
+
+
 def _input_types(class_def: Any) -> Any:
-    try:
-        return class_def.INPUT_TYPES()
-    except Exception:  # noqa: BLE001 (the node's own fault, not ours; the host reports it if it matters)
-        return None
+    return class_def.INPUT_TYPES()
 
 
 def _type_name(kind: Any) -> str:

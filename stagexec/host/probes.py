@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stagexec.host import used_models
-from stagexec.record import live
+from stagexec.record import live, words
 from stagexec.record.guard import guarded
 
 Before = Callable[[Any, dict[str, Any]], None]
@@ -48,7 +48,7 @@ def save_folder(run: Any, _arguments: dict[str, Any], result: Any) -> None:
 def oom_seen(run: Any, arguments: dict[str, Any], result: Any) -> None:
     """The host judged an exception to be an out-of-memory error."""
     if result:
-        run.mark("oom_seen", {"type": type(arguments["e"]).__name__})
+        run.mark("oom_seen", {"type": words.short_name(type(arguments["e"]))})
 
 
 @guarded

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from stagexec.delivery import filters
+from stagexec.delivery.vocabulary import FILTER_WORDS, SETTINGS
 from stagexec.record import live
-from stagexec.record.fingerprint import digest, is_link
+from stagexec.record.fingerprint import is_link
+from stagexec.record.words import hidden
 
 NAMES: dict[str, tuple[str, ...]] = {
     "width": ("width",),
@@ -37,8 +39,13 @@ ENCODER: dict[str, tuple[str, ...]] = {
 }
 """Likewise, of nodes that encode."""
 
-WORD = re.compile(r"[\w.+:/-]{1,64}")
-"""An encoder setting that is kept as it is. Packs have free text in inputs of these names."""
+LISTED = frozenset(("sampler", "scheduler", "codec", "pixel_format", "container", "hwaccel"))
+"""Fields in which a choice is kept that the node's class lists. Presets are lists that people add to."""
+
+WORD = re.compile(r"[\w.+:/()-]{1,64}(?: [\w.+:/()-]{1,24}){0,3}", re.ASCII)
+"""What a choice can look like."""
+
+FILE_KINDS = ("input", "output", "temp", "user")
 
 TILE_NAMES = ("tile_size", "overlap", "temporal_size", "temporal_overlap")
 
@@ -98,20 +105,25 @@ class PromptFields(NamedTuple):
 
 
 StageOf = Callable[[str], str]
+Choices = Mapping[str, Mapping[str, frozenset[str]]]
 
 
-def read(prompt: Mapping[str, Any], outputs: Iterable[str], stage_of: StageOf) -> PromptFields:
-    """Look through the nodes that `outputs` depend on. `stage_of` gives the stage of a class name."""
+def read(
+    prompt: Mapping[str, Any], outputs: Iterable[str], stage_of: StageOf, choices: Choices | None = None
+) -> PromptFields:
+    """Look through the nodes that `outputs` depend on. `stage_of` gives the stage of a class name.
+
+    Unless text is recorded, what is found are numbers, what the host lists as a `choices` (class name ->
+    input -> texts), an encoder's own words, and digests of all the rest.
+    """
     nodes = ancestors(prompt, outputs)
     stages = {node_id: stage_of(str(node.get("class_type"))) for node_id, node in nodes.items()}
     found = PromptFields({}, {}, [], set(), [])
     for field, names in NAMES.items():
-        _constants(found, field, names, nodes.values(), NO_INPUT)
+        _constants(found, field, names, nodes.values(), NO_INPUT, choices)
     encoders = [node for node_id, node in nodes.items() if stages[node_id] == "encode_mux"]
     for field, names in ENCODER.items():
-        _constants(found, field, names, encoders, LEFT_TO_ENCODER if encoders else NO_ENCODER)
-        if field in found.fields and not live.record_text:
-            found.fields[field] = without_text(field, found.fields[field])
+        _constants(found, field, names, encoders, LEFT_TO_ENCODER if encoders else NO_ENCODER, choices)
     if "frames" not in found.fields and not encoders and found.reasons["frames"] == NO_INPUT:
         found.fields["frames"] = 1
     found.fields["vae_tiling"] = tiling(nodes.values())
@@ -152,20 +164,29 @@ def _inputs(node: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _constants(
-    found: PromptFields, field: str, names: tuple[str, ...], nodes: Iterable[Mapping[str, Any]], reason: str
+    found: PromptFields,
+    field: str,
+    names: tuple[str, ...],
+    nodes: Iterable[Mapping[str, Any]],
+    reason: str,
+    choices: Choices | None,
 ) -> None:
     """One value, or a list in the order of work when there are several different ones."""
     values: list[Any] = []
     linked = False
     for node in nodes:
         inputs = _inputs(node)
+        listed = (choices or {}).get(str(node.get("class_type")), {})
         for name in names:
             if name not in inputs:
                 continue
             value = inputs[name]
             if is_link(value):
                 linked = True
-            elif value not in values and value != "":
+                continue
+            if not live.record_text:
+                value = without_text(field, value, listed.get(name, frozenset()))
+            if value not in values and value != "":
                 values.append(value)
     if values:
         found.fields[field] = values[0] if len(values) == 1 else values
@@ -173,33 +194,68 @@ def _constants(
         found.reasons[field] = BY_LINK if linked else reason
 
 
-def without_text(field: str, value: Any) -> Any:
-    """An encoder setting, or several, with a digest in the place of what may be somebody's words.
+def without_text(field: str, value: Any, listed: frozenset[str] = frozenset()) -> Any:
+    """A setting with a digest in the place of what may be somebody's words. `listed`: the class's choices.
 
-    Of filters with texts or file names in their options, such as `drawtext`, only the names of others stay.
+    Of filters with words of their own in their options, such as `drawtext`, only the names of others stay.
     """
-    if isinstance(value, list):
-        return [without_text(field, one) for one in value]
-    if value is None or isinstance(value, (int, float)):
+    if value is None or isinstance(value, (bool, int, float)) or value == "":
         return value
-    if isinstance(value, str) and WORD.fullmatch(value):
+    if not isinstance(value, str):
+        return hidden(value)
+    if field == "filters":
+        return _filters_without_text(value)
+    if value in SETTINGS.get(field, ()) or value in _host_choices(field):
         return value
-    if field == "filters" and isinstance(value, str):
-        named = filters.names(value)
-        if named <= filters.HARMLESS and "'" not in value:
-            return value
-        return " ".join([*sorted(named & filters.HARMLESS), f"text:{digest(value)}"])
-    return f"text:{digest(value)}"
+    if field in LISTED and value in listed and WORD.fullmatch(value) and not _is_file(value):
+        return value
+    return hidden(value)
+
+
+def _filters_without_text(value: str) -> str:
+    named = filters.names(value)
+    words = set(re.findall(r"[^\W\d]\w*", value))
+    if "'" not in value and words <= filters.HARMLESS | FILTER_WORDS:
+        return value
+    return " ".join([*sorted(named & filters.HARMLESS), hidden(value)])
+
+
+def _host_choices(field: str) -> Iterable[str]:
+    """The host's samplers and schedulers, to which packs add theirs."""
+    name = {"sampler": "SAMPLERS", "scheduler": "SCHEDULERS"}.get(field)
+    sampler = getattr(sys.modules.get("comfy.samplers"), "KSampler", None)
+    listed: Iterable[str] = getattr(sampler, name, ()) if name is not None else ()
+    return listed
+
+
+def _is_file(value: str) -> bool:
+    """Is it the name of a file, of which a class lists those that there are?"""
+    folders = sys.modules.get("folder_paths")
+    if value.lower().endswith(ENDINGS) or locate("", value)[1] is not None:
+        return True
+    get = getattr(folders, "get_directory_by_type", None)
+    places = [get(kind) for kind in FILE_KINDS] if get is not None else []
+    return any(place is not None and os.path.lexists(os.path.join(place, value)) for place in places)
 
 
 def tiling(nodes: Iterable[Mapping[str, Any]]) -> Any:
     """Tile settings of nodes that decode or encode in tiles; False where none does."""
     found = [
-        [str(node.get("class_type")), {n: _inputs(node)[n] for n in TILE_NAMES if n in _inputs(node)}]
+        [
+            str(node.get("class_type")),
+            {n: plain_number(_inputs(node)[n]) for n in TILE_NAMES if n in _inputs(node)},
+        ]
         for node in nodes
         if "tile_size" in _inputs(node) and "VAE" in str(node.get("class_type")).upper()
     ]
     return found or False
+
+
+def plain_number(value: Any) -> Any:
+    """A number as it is, a link as its socket's, and a digest of anything else."""
+    if live.record_text or value is None or isinstance(value, (bool, int, float)):
+        return value
+    return "by a link" if is_link(value) else hidden(value)
 
 
 def _files(found: PromptFields, nodes: Mapping[str, Mapping[str, Any]]) -> None:
@@ -214,7 +270,9 @@ def _files(found: PromptFields, nodes: Mapping[str, Mapping[str, Any]]) -> None:
             continue
         own = {name: value for name, value in inputs.items() if not is_link(value)}
         found.loaders.append([node.get("class_type"), own])
-        strengths = tuple(value for name, value in sorted(own.items()) if name.startswith("strength"))
+        strengths = tuple(
+            plain_number(value) for name, value in sorted(own.items()) if name.startswith("strength")
+        )
         for name, value in named:
             kind, path = locate(name, value)
             field = FIELD_OF.get(kind, "model_hash")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import functools
-import logging
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from stagexec.record import live
+from stagexec.record import live, worker
 from stagexec.record.guard import guarded, note
 from stagexec.record.run import Run
-
-log = logging.getLogger("stagexec")
+from stagexec.record.safe import log
 
 TARGET = "server:PromptServer.add_routes"
 
@@ -36,7 +35,9 @@ def register(server: Any) -> None:
     global _feed
     from stagexec.web import setup
 
-    site, feed = setup.make(ledger, journal_path, note, functools.partial(log.warning, "stagexec: %s"))
+    warn = functools.partial(log.warning, "stagexec: %s")
+    site, feed = setup.make(ledger, journal_path, note, warn, told_to_listen, worker.state.describe)
+    worker.state.listeners[:] = feed.worker_listeners
     for path, handler in site.routes():
         server.routes.get(path)(handler)
     feed.listeners += [functools.partial(tell_history, server), functools.partial(tell_clients, server)]
@@ -49,6 +50,12 @@ def register(server: Any) -> None:
 def ledger() -> Path | None:
     """The folder that this process keeps its ledger in."""
     return live.journal.folder if live.journal is not None else None
+
+
+def told_to_listen() -> list[str]:
+    """The names and addresses that the host was told to listen at."""
+    args = getattr(sys.modules.get("comfy.cli_args"), "args", None)
+    return [word.strip() for word in str(getattr(args, "listen", None) or "").split(",")]
 
 
 def journal_path() -> Path | None:

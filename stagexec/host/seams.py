@@ -108,6 +108,12 @@ class Seams:
                 if path.endswith(ending) and seam.state == "absent":
                     self._install(seam, target, module)
 
+    def install_in(self, module: str) -> None:
+        """Install the rows of a module that has become another since its import hook was called."""
+        found = sys.modules.get(module)
+        if found is not None:
+            self._arrived(module, found)
+
     def states(self) -> list[State]:
         """Every row's state as last known, in the order of the tables."""
         return [seam.describe() for seam in self.seams.values()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,14 +10,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from stagexec import files
 from stagexec.host.probes import PROBES
 from stagexec.resources import patches_folder
 from stagexec.stages import NODE_CLASS, check
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 _ID = re.compile(r"[a-z][a-z0-9_]*")
 _TARGET = re.compile(r"(?:[\w.]+|[\w.\-/ ]+\.py):[\w.]+")
@@ -99,6 +94,8 @@ def load(extra: Sequence[Path | str] = (), folder: Path | None = None) -> Tables
     for path in sorted((folder or patches_folder()).glob("*.toml")):
         _merge(merged, read(path), override=False)
     for given in extra:
+        if not str(given):
+            raise TableError("--stagexec-patches: an empty name is no path")
         _merge(merged, read(Path(given)), override=True)
     _check_references(merged)
     return merged
@@ -108,12 +105,10 @@ def read(path: Path) -> Tables:
     """One file as tables, each row checked by itself."""
     name = str(path)
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TableError(f"{name}: cannot be read: {error}") from None
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        raw = files.toml_of(files.text_of(path))
+    except files.BadPath as error:
+        raise TableError(str(error)) from None
+    except files.BadText as error:
         raise TableError(f"{name}: is not TOML: {error}") from None
     unknown = set(raw) - {"seam", "nodes", "hands_off"}
     if unknown:

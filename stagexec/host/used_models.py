@@ -6,8 +6,17 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from stagexec.record.words import hidden
+
 MOST = 1000
 """A run that asks for more different models than this keeps the first ones."""
+
+_BACKENDS = """
+    inductor cudagraphs eager aot_eager onnxrt openxla tensorrt torch_tensorrt tvm ipex openvino
+    nvfuser npu hpu_backend stable_fast onediff
+"""
+BACKENDS = frozenset(_BACKENDS.split())
+"""A node may take any text for a compiler's name."""
 
 _used: weakref.WeakKeyDictionary[Any, dict[int, Any]] = weakref.WeakKeyDictionary()
 
@@ -92,7 +101,8 @@ def compiled(model: Any, patcher: Any) -> str | None:
     options = getattr(patcher, "model_options", None) or {}
     asked = options.get("torch_compile_kwargs") if isinstance(options, dict) else None
     if asked:
-        return f"torch.compile {asked.get('backend', 'inductor')}"
+        backend = asked.get("backend", "inductor")
+        return f"torch.compile {backend if backend in BACKENDS else hidden(str(backend))}"
     inner = getattr(model, "diffusion_model", model)
     if hasattr(inner, "_orig_mod") or getattr(inner, "_compiled_call_impl", None) is not None:
         return "torch.compile"

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from stagexec.executor import lane
-from stagexec.record import live
+from stagexec.record import live, safe
 from stagexec.record.guard import guarded
 from stagexec.record.run import VISIT
 
@@ -102,7 +102,7 @@ def ended(api: Any, record: lane.VisitRecord, result: Any) -> None:
     if result is None:
         error = sys.exc_info()[1]  # what the host lets out of a visit, such as SystemExit
         if error is not None and not isinstance(error, asyncio.CancelledError):
-            record.failed(api, error)
+            record.failed(api, safe.behind_log(error))
         return
     run = record.run
     assert run is not None

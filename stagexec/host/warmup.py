@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import logging
 import ssl
 import sys
 import threading
@@ -12,9 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from stagexec import files
 from stagexec.executor.queue import WARMUP
-
-log = logging.getLogger("stagexec")
+from stagexec.record.safe import log
 
 WAIT_SECONDS = 900.0
 POLL_SECONDS = 0.25
@@ -29,8 +28,8 @@ class WarmupError(Exception):
 def read(path: str | Path) -> dict[str, Any]:
     """The workflow in a file, in API format. Raises WarmupError."""
     try:
-        prompt = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        prompt = files.json_of(files.text_of(path))
+    except (files.BadPath, files.BadText) as error:
         raise WarmupError(f"--stagexec-warmup {path}: {error}") from None
     if not isinstance(prompt, dict) or not prompt or not all(map(_is_node, prompt.values())):
         raise WarmupError(f"--stagexec-warmup {path} is not a workflow in API format")

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 import msgspec
+
+Mono = Annotated[int, msgspec.Meta(ge=-(2**60), le=2**60)]
+"""Nanoseconds of a monotonic clock, or of a duration: 36 years either way. What lies beyond is damage."""
+
+Wall = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
+"""Nanoseconds since 1970, until 2116."""
+
+Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""Any other integer: what databases and other programs can hold."""
+
+NO_TIME = -(2**61)
+"""`ts_mono_ns` of an event whose own time could not be read: no clock gives it."""
 
 
 class Event(msgspec.Struct, tag_field="event_type", kw_only=True, gc=False):
     """What every event carries; times are nanoseconds of the writing process's monotonic clock."""
 
-    ts_mono_ns: int
+    ts_mono_ns: Mono
     run_id: str | None = None
     condition_id: str | None = None
     stage_id: str | None = None
     source: str | None = None
-    ts_wall: int | None = None
+    ts_wall: Wall | None = None
     node_id: str | None = None
     node_class: str | None = None
-    visit: int | None = None
-    gpu_device: int | None = None
-    gpu_stream: int | None = None
+    visit: Whole | None = None
+    gpu_device: Whole | None = None
+    gpu_stream: Whole | None = None
     artifact: str | None = None
 
 
@@ -29,8 +41,8 @@ class Open(msgspec.Struct, array_like=True, gc=False):
 
     stage: str
     part: str | None
-    start_ns: int
-    visit: int | None = None
+    start_ns: Mono
+    visit: Whole | None = None
     seam: str | None = None
     node_id: str | None = None
     node_class: str | None = None
@@ -41,9 +53,9 @@ class OpenRow(msgspec.Struct, kw_only=True, gc=False):
 
     run_id: str
     stage: str
-    start_ns: int
+    start_ns: Mono
     part: str | None = None
-    visit: int | None = None
+    visit: Whole | None = None
     seam: str | None = None
     node_id: str | None = None
     node_class: str | None = None
@@ -54,10 +66,10 @@ class ErrorInfo(msgspec.Struct, kw_only=True, gc=False):
 
     cause: str | None = None
     stage: str | None = None
-    visit: int | None = None
+    visit: Whole | None = None
     node_id: str | None = None
     node_class: str | None = None
-    list_index: int | None = None
+    list_index: Whole | None = None
     exception_type: str | None = None
     message: str | None = None
 
@@ -65,8 +77,8 @@ class ErrorInfo(msgspec.Struct, kw_only=True, gc=False):
 class ProcessStart(Event, tag="process_start"):
     """The head of a process's journal; `ts_wall` with `ts_mono_ns` is its anchor pair."""
 
-    format_version: int = 0
-    pid: int | None = None
+    format_version: Whole = 0
+    pid: Whole | None = None
     hostname: str | None = None
     stagexec_version: str | None = None
     python: str | None = None
@@ -75,6 +87,12 @@ class ProcessStart(Event, tag="process_start"):
     argv: list[str] = []
     timing: str | None = None
     executor_asked: str | None = None
+    pid_started: str | None = None
+
+    @property
+    def boot_id(self) -> str | None:
+        """What names the boot of the machine in which the process began; None where not known."""
+        return self.pid_started.split(":")[0] if self.pid_started else None
 
 
 class HostFacts(Event, tag="host_facts"):
@@ -96,6 +114,7 @@ class Heartbeat(Event, tag="heartbeat"):
     """A sign of life: what is open in each open run."""
 
     open: list[OpenRow] = []
+    slept_ns: Whole | None = None
 
 
 class RunAccepted(Event, tag="run_accepted"):
@@ -104,15 +123,15 @@ class RunAccepted(Event, tag="run_accepted"):
     prompt_id: str | None = None
     number: float | None = None
     direct: bool = False
-    validate_ns: int | None = None
+    validate_ns: Mono | None = None
     selected_outputs: list[str] = []
     nodes: list[str] = []
     classes: list[str | None] = []
-    links: list[list[int]] = []
+    links: list[list[Whole]] = []
     output_nodes: list[str] = []
     seeds: list[Any] = []
     prompt_hash: str | None = None
-    number_of_nodes: int | None = None
+    number_of_nodes: Whole | None = None
     until: str | None = None
     left_out: list[str] = []
 
@@ -149,9 +168,9 @@ class Segments(Event, tag="segments"):
 
     stage: list[str] = []
     part: list[str | None] = []
-    start_ns: list[int] = []
-    end_ns: list[int] = []
-    visit: list[int | None] = []  # type: ignore[assignment]
+    start_ns: list[Mono] = []
+    end_ns: list[Mono] = []
+    visit: list[Whole | None] = []  # type: ignore[assignment]
     seam: list[str | None] = []
     open: Open | None = None
 
@@ -159,15 +178,15 @@ class Segments(Event, tag="segments"):
 class Visits(Event, tag="visits", kw_only=True):
     """Columns of ended visits. The event's own `visit`, `node_id`, `node_class` are columns here."""
 
-    visit: list[int] = []  # type: ignore[assignment]
+    visit: list[Whole] = []  # type: ignore[assignment]
     node_id: list[str] = []  # type: ignore[assignment]
     node_class: list[str | None] = []  # type: ignore[assignment]
     kind: list[str] = []
-    list_index: list[int | None] = []
-    calls: list[int | None] = []
+    list_index: list[Whole | None] = []
+    calls: list[Whole | None] = []
     parent: list[str | None] = []
-    start_ns: list[int] = []
-    end_ns: list[int] = []
+    start_ns: list[Mono] = []
+    end_ns: list[Mono] = []
     stage: list[str | None] = []
     origin: list[str | None] = []
     ui: list[bool | None] = []
@@ -179,19 +198,19 @@ class Spans(Event, tag="spans", kw_only=True):
     lane: list[str] = []
     stage: list[str | None] = []
     name: list[str | None] = []
-    visit: list[int | None] = []  # type: ignore[assignment]
-    start_ns: list[int] = []
-    end_ns: list[int] = []
+    visit: list[Whole | None] = []  # type: ignore[assignment]
+    start_ns: list[Mono] = []
+    end_ns: list[Mono] = []
     detail: list[Any] = []
 
 
 class Device(Event, tag="device", kw_only=True):
     """Columns of stage switches as the device saw them; `device_ns[i]` is from switch i to the next."""
 
-    start_ns: list[int] = []
-    device: list[int | None] = []
-    stream: list[int | None] = []
-    device_ns: list[int | None] = []
+    start_ns: list[Mono] = []
+    device: list[Whole | None] = []
+    stream: list[Whole | None] = []
+    device_ns: list[Mono | None] = []
     reason: list[str | None] = []
     fault: str | None = None
 
@@ -199,29 +218,29 @@ class Device(Event, tag="device", kw_only=True):
 class DeviceSpans(Event, tag="device_spans", kw_only=True):
     """Columns of the use of other streams, relative to the event of the segment that starts at `start_ns`."""
 
-    start_ns: list[int] = []
-    device: list[int | None] = []
-    stream: list[int | None] = []
-    offset_ns: list[int | None] = []
-    length_ns: list[int | None] = []
-    copies: list[int] = []
+    start_ns: list[Mono] = []
+    device: list[Whole | None] = []
+    stream: list[Whole | None] = []
+    offset_ns: list[Mono | None] = []
+    length_ns: list[Mono | None] = []
+    copies: list[Whole] = []
 
 
 class Memory(Event, tag="memory", kw_only=True):
     """Columns of memory readings at stage switches, bytes."""
 
-    at_ns: list[int] = []
-    device: list[int | None] = []
-    allocated_bytes: list[int | None] = []
-    reserved_bytes: list[int | None] = []
-    dynamic_bytes: list[int | None] = []
-    rss_bytes: list[int | None] = []
+    at_ns: list[Mono] = []
+    device: list[Whole | None] = []
+    allocated_bytes: list[Whole | None] = []
+    reserved_bytes: list[Whole | None] = []
+    dynamic_bytes: list[Whole | None] = []
+    rss_bytes: list[Whole | None] = []
 
 
 class NvmlFacts(Event, tag="nvml_facts"):
     """The devices that NVML samples, or why there are none."""
 
-    period_ns: int | None = None
+    period_ns: Mono | None = None
     reason: str | None = None
     devices: list[dict[str, Any]] = []
 
@@ -230,13 +249,13 @@ class NvmlSample(Event, tag="nvml_sample"):
     """One reading of one device."""
 
     uuid: str | None = None
-    used_bytes: int | None = None
-    process_bytes: int | None = None
-    power_mw: int | None = None
-    energy_mj: int | None = None
-    temperature_c: int | None = None
-    sm_clock_mhz: int | None = None
-    memory_clock_mhz: int | None = None
+    used_bytes: Whole | None = None
+    process_bytes: Whole | None = None
+    power_mw: Whole | None = None
+    energy_mj: Whole | None = None
+    temperature_c: Whole | None = None
+    sm_clock_mhz: Whole | None = None
+    memory_clock_mhz: Whole | None = None
 
 
 class Mark(Event, tag="mark"):
@@ -249,14 +268,14 @@ class Mark(Event, tag="mark"):
 class Artifact(Event, tag="artifact"):
     """A file that the run promised, as the verifier found it; `artifact` is its path."""
 
-    bytes: int | None = None
+    bytes: Whole | None = None
     sha256: str | None = None
     state: str = "unverified"
     reason: str | None = None
     media: str | None = None
     orphan: bool = False
     cached: bool = False
-    ready_mono_ns: int | None = None
+    ready_mono_ns: Mono | None = None
     first_bad: str | None = None
 
 
@@ -267,8 +286,8 @@ class RunExecuted(Event, tag="run_executed"):
     executed: ErrorInfo | None = None
     blocked: list[dict[str, Any]] = []
     outputs: dict[str, Any] = {}
-    cancel_ns: int | None = None
-    stopped_ns: int | None = None
+    cancel_ns: Mono | None = None
+    stopped_ns: Mono | None = None
     memory: dict[str, Any] | None = None
 
 
@@ -278,11 +297,12 @@ class RunClosed(Event, tag="run_closed"):
     outcome: str | None = None
     cause: str | None = None
     error: ErrorInfo | None = None
-    segment_count: int | None = None
-    accepted_ns: int | None = None
-    finished_ns: int | None = None
-    cancel_ns: int | None = None
-    stopped_ns: int | None = None
+    segment_count: Whole | None = None
+    accepted_ns: Mono | None = None
+    finished_ns: Mono | None = None
+    cancel_ns: Mono | None = None
+    stopped_ns: Mono | None = None
+    reason: str | None = None
 
 
 class Identity(Event, tag="identity"):
@@ -304,14 +324,15 @@ class Condition(Event, tag="condition"):
 class LostEvents(Event, tag="lost_events"):
     """Events that could not be written while the journal could not."""
 
-    count: int = 0
+    count: Whole = 0
     reason: str | None = None
 
 
 class ProcessEnd(Event, tag="process_end"):
-    """The process ended in good order."""
+    """The process ended and could still say why."""
 
     reason: str | None = None
+    exception_type: str | None = None
 
 
 AnyEvent = (

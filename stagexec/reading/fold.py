@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from stagexec.format import (
@@ -13,21 +13,23 @@ from stagexec.format import (
     SPAN_COLUMNS,
     VISIT_COLUMNS,
 )
-from stagexec.reading import alive, events
+from stagexec.reading import alive, details, ends, events
 from stagexec.reading.journal import Source
 from stagexec.reading.runs import Process, Run, even
 
-LIVE_WITHIN_NS = 10_000_000_000
-"""A journal is live only if its last event is younger than this: a heartbeat comes every second."""
+SIGNS_OF_LIFE = (events.Heartbeat, events.RunAccepted, events.RunStarted, events.Segments)
+"""What only a process writes that goes on."""
 
-Alive = Callable[["str | None", "int | None"], bool]
+Alive = alive.Alive
 
 
 class Fold:
     """The runs of one journal, in the order in which they were first heard of."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, files: Sequence[str] = ()) -> None:
         self.process = Process(file)
+        self._files = files or (file,)
+        self._last = alive.LastSign()
         self.runs: dict[str, Run] = {}
         self._take: dict[type[events.Event], Callable[[Any], None]] = {
             events.ProcessStart: self._process_start,
@@ -56,13 +58,20 @@ class Fold:
 
     def take(self, event: events.Event) -> None:
         """Add one event, in the order of the file."""
-        self.process.last_ns = max(self.process.last_ns, event.ts_mono_ns)
+        self.process.last_ns = self._last.take(event.ts_mono_ns)
+        if event.ts_wall is not None:
+            self.process.take_anchor(event)
         kind = type(event)
+        if kind in SIGNS_OF_LIFE:
+            self.process.end = None  # a restart that did not come about: the process goes on
         of_process = self._take.get(kind)
         if of_process is not None:
             of_process(event)
         elif event.run_id is not None:
-            run = self._run(event.run_id)
+            run = self._run(event.run_id, event)
+            if kind is events.RunAccepted and run.accepted is not None:
+                # Told again, as in a file that was made again: all that was known of it is told after this.
+                run = self.runs[event.run_id] = Run(event.run_id, self.process, event.ts_mono_ns)
             if event.condition_id is not None:
                 run.condition_id = event.condition_id
             self._take_run[kind](run, event)
@@ -71,23 +80,26 @@ class Fold:
         """Close what is left open, as of wall time `now_wall_ns`, and hand out all runs."""
         left = [run for run in self.runs.values() if run.closed is None]
         self.process.live = bool(left) and self._is_live(now_wall_ns, is_alive)
+        ending = ends.of(self.process) if left and not self.process.live else None
+        if ending is not None and ending.seen is not None:
+            self._seen_open(*ending.seen)
         for run in left:
-            _complete(run, self.process.last_ns)
-            if not self.process.live:
-                _lose(run)
+            _complete(run, ending.last_ns if ending is not None else self.process.last_ns)
+            if ending is not None:
+                ends.close(run, ending)
         return list(self.runs.values())
 
     def _is_live(self, now_wall_ns: int, is_alive: Alive) -> bool:
         start = self.process.start
-        last = self.process.wall_ns(self.process.last_ns)
-        if self.process.end is not None or start is None or last is None:
+        if self.process.end is not None or start is None:
             return False
-        return now_wall_ns - last < LIVE_WITHIN_NS and is_alive(start.hostname, start.pid)
+        last = self.process.wall_ns(self.process.last_ns)
+        return alive.is_live(start, last, self._files, now_wall_ns, is_alive)
 
-    def _run(self, run_id: str) -> Run:
+    def _run(self, run_id: str, event: events.Event) -> Run:
         run = self.runs.get(run_id)
         if run is None:
-            run = self.runs[run_id] = Run(run_id, self.process)
+            run = self.runs[run_id] = Run(run_id, self.process, event.ts_mono_ns)
         return run
 
     def _process_start(self, event: events.ProcessStart) -> None:
@@ -110,6 +122,12 @@ class Fold:
             where = (row.stage, row.part, row.start_ns, row.visit, row.seam, row.node_id, row.node_class)
             run.opens.append(events.Open(*where))
 
+    def _seen_open(self, run_id: str, seen: events.Open) -> None:
+        """What the watcher saw, where that is later than all that the journal was told."""
+        run = self.runs.get(run_id)
+        if run is not None and all(known.start_ns < seen.start_ns for known in run.opens):
+            run.opens.append(seen)
+
     def _lost_events(self, event: events.LostEvents) -> None:
         self.process.lost_events += event.count
 
@@ -117,28 +135,37 @@ class Fold:
         self.process.nvml = event
 
     def _nvml_sample(self, event: events.NvmlSample) -> None:
-        self.process.nvml_samples.append(event)
+        if event.ts_mono_ns != events.NO_TIME:
+            self.process.nvml_samples.append(event)
 
     def _process_end(self, event: events.ProcessEnd) -> None:
         self.process.end = event
 
     def _mark(self, event: events.Mark) -> None:
+        event.detail = details.checked(event.name, event.detail)[0]
         if event.run_id is not None:
-            run = self._run(event.run_id)
+            run = self._run(event.run_id, event)
             run.condition_id = event.condition_id or run.condition_id
             run.marks.append(event)
         elif event.name == "fault":
             self.process.faults.append(event)
+        elif event.name == "restart_begun":
+            self.process.restart_ns = event.ts_mono_ns
 
 
 def _accepted(run: Run, event: events.RunAccepted) -> None:
     run.accepted = event
-    run.opens.append(events.Open("queue_wait", None, event.ts_mono_ns))
+    _opened(run, "queue_wait", None, event)
 
 
 def _started(run: Run, event: events.RunStarted) -> None:
     run.started = event
-    run.opens.append(events.Open("executor_prepare", "plan", event.ts_mono_ns))
+    _opened(run, "executor_prepare", "plan", event)
+
+
+def _opened(run: Run, stage: str, part: str | None, event: events.Event) -> None:
+    if event.ts_mono_ns != events.NO_TIME:
+        run.opens.append(events.Open(stage, part, event.ts_mono_ns))
 
 
 def _cached(run: Run, event: events.Cached) -> None:
@@ -190,6 +217,8 @@ def _executed(run: Run, event: events.RunExecuted) -> None:
 def _closed(run: Run, event: events.RunClosed) -> None:
     run.closed = event
     run.outcome, run.cause, run.error = event.outcome, event.cause, event.error
+    if event.reason is not None:
+        run.notes.append(event.reason)
 
 
 def _identity(run: Run, event: events.Identity) -> None:
@@ -228,23 +257,9 @@ def _complete(run: Run, last_ns: int) -> None:
         run.notes.append(f"stages after {written} ns are known from signs of life alone")
 
 
-def _lose(run: Run) -> None:
-    run.outcome, run.cause = "lost", "process_died"
-    last = run.at_end
-    error = events.ErrorInfo(cause="process_died")
-    if run.executed is not None:
-        error.stage = "delivery_commit"
-    elif last is not None:
-        error.stage, error.visit = last.stage, last.visit
-        error.node_id, error.node_class = last.node_id, last.node_class
-    elif len(run.segments):
-        error.stage = run.segments.stage[-1]
-    run.error = error
-
-
 def fold(source: Source, now_wall_ns: int | None = None, is_alive: Alive = alive.is_alive) -> list[Run]:
     """All runs of one journal. `now_wall_ns`: now, in ns since 1970; by default the machine's clock."""
-    folded = Fold(str(source.paths[0]))
+    folded = Fold(str(source.paths[0]), [str(path) for path in source.paths])
     for _, _, event in source.read():
         folded.take(event)
     return folded.finish(time.time_ns() if now_wall_ns is None else now_wall_ns, is_alive)

@@ -1,7 +1,8 @@
 """The ledger's disposable index: a DuckDB file of rows, read on from where it stopped.
 
 Many may read it while servers write their journals: the file is only ever replaced whole, and what has come
-since is kept in memory beside it. Missing, old or damaged, it is made anew.
+since is kept in memory beside it. Missing, old or damaged, it is made again; where it cannot be written, what
+it would hold is in memory.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from stagexec.reading.fold import Alive
 from stagexec.reading.journal import Source, sources
 from stagexec.reading.progress import Progress
 
-VERSION = 1
+VERSION = 2
 """Of this file's own layout; the columns count besides."""
 
 SAVE_FROM_BYTES = 8 * 1024**2
@@ -37,6 +38,10 @@ ORDER = "coalesce(accepted_wall_ns, 0), file, first_byte, run_id"
 NEWEST_FIRST = "coalesce(accepted_wall_ns, 0) DESC, file DESC, first_byte DESC, run_id DESC"
 
 
+class _OtherLayout(ValueError):
+    """The index is of another version: no damage."""
+
+
 class Index:
     """A ledger's rows as the relation `runs` of `connection`, up to date as of its opening."""
 
@@ -48,9 +53,28 @@ class Index:
         self.problems: list[str] = []
         self._now = time.time_ns() if now_wall_ns is None else now_wall_ns
         self._is_alive = is_alive
+        self._begin(use_kept=True, may_save=True)
+
+    def _begin(self, use_kept: bool, may_save: bool) -> None:
         self._known: dict[str, Progress] = {}
+        self._use_kept, self._may_save = use_kept, may_save
         self.connection = duckdb.connect(config={"autoinstall_known_extensions": False})
         self.connection.execute("SET preserve_insertion_order=false")
+
+    def renew(self, error: Exception, processes: int | None = None) -> None:
+        """Make everything again from the journals, after `error`: without the index that is there, and when
+        that fails too, without writing another. Raises what the last of these raises."""
+        self.problems = [f"the index was of no use, and is made again: {_brief(error)}"]
+        for may_save in (True, False):
+            self.connection.close()
+            self._begin(use_kept=False, may_save=may_save)
+            try:
+                self.refresh(processes)
+                return
+            except Exception as worse:
+                if not may_save:
+                    raise
+                self.problems.append(f"the index cannot be made: {_brief(worse)}")
 
     def __enter__(self) -> Index:
         return self
@@ -70,13 +94,13 @@ class Index:
         with tempfile.TemporaryDirectory(prefix="stagexec-index-") as scratch:
             size = self._read_on(pathlib.Path(scratch), processes)
         self._view()
-        if size >= SAVE_FROM_BYTES:
-            self._save()
         self._add_open()
+        if size >= SAVE_FROM_BYTES and self._may_save:
+            self._save()
 
     def _attach(self) -> bool:
         """Use the index that is there, if it is sound and of this layout."""
-        if not self.path.is_file():
+        if not self._use_kept or not _is_file(self.path):
             return False
         try:
             self.connection.execute(f"ATTACH {_quoted(self.path)} AS kept (READ_ONLY)")
@@ -84,9 +108,11 @@ class Index:
             told = self.connection.execute("SELECT told FROM kept.journals").fetchall()
             self.connection.execute("SELECT count(run_id), max(total_ns) FROM kept.runs").fetchall()
             if layout != (LAYOUT,):
-                raise duckdb.Error("another layout")
-            self._known = {p.file: p for p in (msgspec.json.decode(t, type=Progress) for (t,) in told)}
-        except (duckdb.Error, msgspec.DecodeError, TypeError):
+                raise _OtherLayout
+            self._known = _progresses(told)
+        except (duckdb.Error, msgspec.DecodeError, TypeError, ValueError) as error:
+            if not isinstance(error, _OtherLayout):
+                self.problems.append(f"the index cannot be used, and is made again: {_brief(error)}")
             self._known = {}
             with contextlib.suppress(duckdb.Error):
                 self.connection.execute("DETACH kept")
@@ -113,7 +139,12 @@ class Index:
         jobs = [job for _, _, some in todo for job in some]
         found = iter(workers.read_all(jobs, processes))
         answers = [[next(found) for _ in some] for _, _, some in todo]
-        self._load({job.rows_file: job.file for job in jobs})
+        files = {job.rows_file: job.file for job in jobs}
+        try:
+            self._load(files)
+        except duckdb.Error:
+            self.connection.execute("DROP TABLE IF EXISTS sources")
+            self._load_each(files)
         for (source, known, some), stretches in zip(todo, answers, strict=True):
             self._take(source, known, some, stretches)
         whole = sum(known.size for _, known, some in todo if known.whole and not some)
@@ -158,12 +189,27 @@ class Index:
             [full],
         )
 
+    def _load_each(self, files: dict[str, str]) -> None:
+        """The same with every row by itself: for rows that DuckDB does not take from a file."""
+        for file, journal in files.items():
+            if not os.path.exists(file):
+                continue
+            with open(file, "rb") as lines:
+                for line in lines:
+                    columns = msgspec.json.decode(line)
+                    columns["file"] = [journal] * len(columns["run_id"])
+                    self._insert("fresh", map(list, zip(*(columns[name] for name in COLUMNS), strict=True)))
+
     def _take(
         self, source: Source, known: Progress, jobs: list[scan.Job], stretches: list[scan.Found]
     ) -> None:
         """Join what several stretches hold of one run; fold the whole journal where that cannot be done."""
         if known.whole is None:
-            done = progress.advance(known, stretches, self._has_row)
+            try:
+                done = progress.advance(known, stretches, self._with_row)
+            except OSError as error:  # it is gone, or cannot be read any more: its fold says so
+                done = progress.Advance()
+                done.surprise = str(error.strerror or error)
             if done.surprise is None:
                 self._insert("fresh", done.rows)
                 late = [
@@ -182,19 +228,19 @@ class Index:
         self.problems += [f"{p.file}: {p.what}" for p in source.problems if p.kind == "unreadable"]
         known.torn = sum(p.kind not in ("unreadable", "torn_last") for p in source.problems)
 
-    def _has_row(self, run_id: str) -> bool:
+    def _with_row(self, run_ids: Iterable[str]) -> set[str]:
         found = self.connection.execute(
-            "SELECT EXISTS (SELECT 1 FROM fresh WHERE run_id = $1) OR "
-            "EXISTS (SELECT 1 FROM base_runs WHERE run_id = $1)",
-            [run_id],
-        ).fetchone()
-        return bool(found and found[0])
+            "SELECT run_id FROM fresh WHERE run_id IN (SELECT unnest($1::VARCHAR[])) UNION ALL "
+            "SELECT run_id FROM base_runs WHERE file NOT IN (SELECT file FROM gone) AND "
+            "run_id IN (SELECT unnest($1::VARCHAR[]))",
+            [list(run_ids)],
+        ).fetchall()
+        return {run_id for (run_id,) in found}
 
     def _insert(self, name: str, rows: Iterable[list[Any]]) -> None:
         rows = list(rows)
         if rows:
-            marks = ", ".join("?" * len(rows[0]))
-            self.connection.executemany(f"INSERT INTO {name} VALUES ({marks})", rows)
+            self.problems += insert(self.connection, name, rows)
 
     def _view(self) -> None:
         """`closed`: the rows of the index with what is new, without the runs that are still open."""
@@ -231,11 +277,14 @@ class Index:
             run("DETACH next")
             os.replace(scratch, self.path)
         except (duckdb.Error, OSError) as error:
-            self.problems.append(f"the index could not be written: {error}")
+            self.problems.append(f"the index could not be written: {_brief(error)}")
             with contextlib.suppress(duckdb.Error):
                 run("DETACH next")
             for left in (scratch, scratch.with_name(scratch.name + ".wal")):
-                left.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    left.unlink(missing_ok=True)
+            # Was it the disk, or is the index that is there broken in a place that was not looked at yet?
+            run("SELECT count(*) FROM (SELECT DISTINCT * FROM base_runs)").fetchall()
 
     def _add_open(self) -> None:
         """`runs`: the closed ones and, made afresh each time, those without an end."""
@@ -245,10 +294,15 @@ class Index:
             if not known.open:
                 continue
             if known.whole is None:
-                self._insert("unclosed", progress.open_rows(known, self._now, self._is_alive))
+                try:
+                    rows = progress.open_rows(known, self._now, self._is_alive)
+                except OSError as error:
+                    self.problems.append(f"{known.file}: cannot be read: {error.strerror or error}")
+                    continue
+                self._insert("unclosed", rows)
             elif known.file in by_name:
-                rows = progress.whole_rows(by_name[known.file], self._now, self._is_alive)
-                self._insert("unclosed", [row.cells for row in rows if not row.over])
+                whole = progress.whole_rows(by_name[known.file], self._now, self._is_alive)
+                self._insert("unclosed", [row.cells for row in whole if not row.over])
         self.connection.execute(
             "CREATE TEMP VIEW runs AS SELECT * FROM closed UNION ALL SELECT * FROM unclosed"
         )
@@ -267,22 +321,81 @@ def _quoted(path: pathlib.Path) -> str:
     return "'" + str(path).replace("'", "''") + "'"
 
 
+def insert(connection: Any, name: str, rows: list[list[Any]]) -> list[str]:
+    """Put rows into a table; a text for each that it does not take. Raises duckdb.Error."""
+    query = f"INSERT INTO {name} VALUES ({', '.join('?' * len(rows[0]))})"
+    connection.execute("BEGIN")
+    try:
+        connection.executemany(query, rows)
+        connection.execute("COMMIT")
+        return []
+    except duckdb.Error:
+        connection.execute("ROLLBACK")
+    problems = []
+    for row in rows:
+        try:
+            connection.execute(query, row)
+        except duckdb.Error as error:
+            problems.append(f"run {row[0]} has no row: {_brief(error)}")
+    if len(problems) == len(rows) > 1:
+        raise duckdb.Error(problems[0])
+    return problems
+
+
+def trouble(ledger: pathlib.Path) -> str | None:
+    """Why the index of a ledger cannot be used; None for one that can, is of another version, or absent."""
+    path = ledger / "index.duckdb"
+    if not os.path.lexists(path):
+        return None
+    if not _is_file(path):
+        return "no file"
+    try:
+        with duckdb.connect(
+            str(path), read_only=True, config={"autoinstall_known_extensions": False}
+        ) as found:
+            if found.execute("SELECT layout FROM meta").fetchone() == (LAYOUT,):
+                found.execute(f"SELECT count(*) FROM (SELECT DISTINCT {', '.join(COLUMNS)} FROM runs)")
+                _progresses(found.execute("SELECT told FROM journals").fetchall())
+    except (duckdb.Error, msgspec.DecodeError, TypeError, ValueError) as error:
+        return _brief(error)
+    return None
+
+
+def _progresses(told: list[tuple[str]]) -> dict[str, Progress]:
+    """Journal -> how far it was read. Raises DecodeError, TypeError, ValueError for what is damaged."""
+    found = {p.file: p for p in (msgspec.json.decode(t, type=Progress) for (t,) in told)}
+    if any(p.offset < 0 or p.head_end < 0 for p in found.values()):
+        raise ValueError("a place in a journal that is none")
+    return found
+
+
+def _is_file(path: pathlib.Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def _brief(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
 @contextlib.contextmanager
 def opened(ledger: pathlib.Path, processes: int | None = None) -> Iterator[Index]:
-    """The ledger's index, up to date. An index that turns out to be damaged is removed and made anew."""
-    with _fresh(ledger, processes) as index:
+    """The ledger's index, up to date. An index that turns out to be damaged is made anew, or done without."""
+    with fresh(ledger, processes) as index:
         yield index
 
 
-def _fresh(ledger: pathlib.Path, processes: int | None) -> Index:
-    for last in (False, True):
-        index = Index(ledger)
+def fresh(ledger: pathlib.Path, processes: int | None = None) -> Index:
+    """The same, for the caller to close."""
+    index = Index(ledger)
+    try:
         try:
             index.refresh(processes)
-            return index
-        except duckdb.Error:
-            index.connection.close()
-            if last:
-                raise
-            index.path.unlink(missing_ok=True)
-    raise AssertionError("unreachable")
+        except Exception as error:  # noqa: BLE001 (an index is disposable, whatever is wrong with it)
+            index.renew(error, processes)
+    except BaseException:
+        index.connection.close()
+        raise
+    return index

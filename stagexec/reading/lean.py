@@ -6,86 +6,98 @@ fold. A property test holds both ways to the same rows.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+from collections import defaultdict
 from typing import Any
 
 import msgspec
 
 from stagexec import stages as sets
-from stagexec.reading import derive, events, table
+from stagexec.reading import derive, events, mend, table
+from stagexec.reading.events import Mono, Wall, Whole
 from stagexec.reading.fold import Fold
+from stagexec.reading.rows import MOST
 from stagexec.reading.runs import NO_DEVICE, Process
 
 PREFIX = b'{"event_type":"'
 """How each line of the journal's writer begins; a line that begins otherwise is put into this order."""
 
 RUN_ID = b'","run_id":"'
-CONDITION = b'"condition_id":"'
+CONDITION = b'"condition_id":'
 _START = len(PREFIX)
 
 
-class _Accepted(msgspec.Struct, gc=False):
-    ts_mono_ns: int
+class TwoRuns(Exception):
+    """A line that names a second run: the last name counts, and only the fold of all knows whose it is."""
+
+
+class _Line(msgspec.Struct, tag_field="event_type", kw_only=True, gc=False):
+    """Of each line: a key that stands in it twice is one that was damaged, or written by hand."""
+
+    run_id: str | None = None
+
+
+class _Accepted(_Line, tag="run_accepted", gc=False):
+    ts_mono_ns: Mono
+    ts_wall: Wall | None = None
     prompt_id: str | None = None
     prompt_hash: str | None = None
-    validate_ns: int | None = None
-    selected_outputs: list[str] = []
+    validate_ns: Mono | None = None
     nodes: msgspec.Raw = msgspec.Raw(b"[]")
     links: msgspec.Raw = msgspec.Raw(b"[]")
 
 
-class _Started(msgspec.Struct, gc=False):
+class _Started(_Line, tag="run_started", gc=False):
     startup_class: str | None = None
     timing: str | None = None
     device: str | None = None
     device_reason: str | None = None
 
 
-class _Segments(msgspec.Struct, gc=False):
+class _Segments(_Line, tag="segments", gc=False):
     stage: list[str]
     part: list[str | None]
-    start_ns: list[int]
-    end_ns: list[int]
-    visit: list[int | None]
+    start_ns: list[Mono]
+    end_ns: list[Mono]
+    visit: list[Whole | None]
     seam: list[str | None]
 
 
-class _Visits(msgspec.Struct, gc=False):
-    visit: list[int]
+class _Visits(_Line, tag="visits", gc=False):
+    visit: list[Whole]
     node_id: list[str]
     kind: list[str]
 
 
-class _Artifact(msgspec.Struct, gc=False):
+class _Artifact(_Line, tag="artifact", gc=False):
     node_id: str | None = None
     state: str = "unverified"
     media: str | None = None
     orphan: bool = False
 
 
-class _Executed(msgspec.Struct, gc=False):
+class _Executed(_Line, tag="run_executed", gc=False):
     outputs: dict[str, Any] = {}
-    cancel_ns: int | None = None
-    stopped_ns: int | None = None
+    cancel_ns: Mono | None = None
+    stopped_ns: Mono | None = None
 
 
-class Identity(msgspec.Struct, gc=False):
+class Identity(_Line, tag="identity", gc=False):
     """What a row needs of an identity event."""
 
     packs: dict[str, str] = {}
 
 
-class _Mark(msgspec.Struct, gc=False):
+class _Mark(_Line, tag="mark", gc=False):
     name: str = ""
 
 
-class _Closed(msgspec.Struct, gc=False):
+class _Closed(_Line, tag="run_closed", gc=False):
     outcome: str | None = None
     cause: str | None = None
     error: events.ErrorInfo | None = None
-    cancel_ns: int | None = None
-    stopped_ns: int | None = None
+    cancel_ns: Mono | None = None
+    stopped_ns: Mono | None = None
 
 
 def _decoder(kind: Any) -> Any:
@@ -112,7 +124,7 @@ Line = tuple[bytes, bytes, int]
 """(event type, the line, the byte at which it lies)"""
 
 _NODES = _decoder(list[str])
-_LINKS = _decoder(list[list[int]])
+_LINKS = _decoder(list[list[Whole]])
 
 _known: dict[tuple[bytes, bytes, tuple[str, ...]], frozenset[str]] = {}
 """(nodes, links, delivered nodes) -> needed nodes: most runs of a ledger are of a few workflows."""
@@ -141,21 +153,18 @@ _NOT_EXECUTED = _Executed()
 def folded(file: str, head: list[bytes], lines: list[bytes]) -> Fold:
     """The fold of some lines of a journal, what cannot be decoded left out."""
     fold = Fold(file)
-    decode = _EVENT.decode
     for line in (*head, *lines):
-        try:
-            event = decode(line)
-        except (msgspec.DecodeError, RecursionError):
-            continue
-        fold.take(event)
+        event = mend.decoded(line)
+        if event is not None:
+            fold.take(event)
     return fold
 
 
-_EVENT = msgspec.json.Decoder(events.AnyEvent)
-
-
 def row_of(file: str, head: Head, run_id: str, lines: list[Line]) -> list[Any] | None:
-    """The cells of a closed run, in the order of COLUMNS; None when its lines hold no run after all."""
+    """The cells of a closed run, in the order of COLUMNS; None when its lines hold no run after all.
+
+    Raises TwoRuns.
+    """
     found = ordinary(head, run_id, lines)
     if found is not None:
         return found
@@ -176,9 +185,9 @@ class _Events:
 
 
 def ordinary(head: Head, run_id: str, lines: list[Line]) -> list[Any] | None:
-    """The cells of a run without surprises; None for one that the fold must see."""
+    """The cells of a run without surprises; None for one that the fold must see. Raises TwoRuns."""
     try:
-        found = _sorted(lines)
+        found = _sorted(lines, run_id)
         if found is None:
             return None
         once = found.once
@@ -187,11 +196,15 @@ def ordinary(head: Head, run_id: str, lines: list[Line]) -> list[Any] | None:
         if closed.outcome in (None, "lost") or (closed.cancel_ns, executed.cancel_ns) != (None, None):
             return None
         stages, wasted = _times(found, executed, accepted)
-    except (msgspec.DecodeError, RecursionError, KeyError, TypeError):
+    except (msgspec.DecodeError, RecursionError, KeyError, TypeError, ValueError):
         return None  # an event that is unknown here, missing, or of another shape
     started, identity = once.get(b"run_started", _NOT_STARTED), once.get(b"identity")
     if stages is None or wasted is None or started.device is not None:
         return None  # device events are the fold's business
+    total = sum(stages.values())
+    spent = stages.values() or (0,)
+    if max(spent) > MOST or min(spent) < -MOST or not -MOST <= total <= MOST:
+        return None  # sums of damaged times
     first = next((s.start_ns[0] for s in found.segments if s.stage), accepted.ts_mono_ns)
     timing = started.timing or head.process.timing
     return [
@@ -207,8 +220,10 @@ def ordinary(head: Head, run_id: str, lines: list[Line]) -> list[Any] | None:
         timing,
         head.host_version,
         head.hostname,
-        head.process.wall_ns(first),
-        sum(stages.values()),
+        head.process.wall_by_head(first)
+        if accepted.ts_wall is None or not head.process.fresh_walls
+        else accepted.ts_wall + first - accepted.ts_mono_ns,
+        total,
         None,
         started.device_reason or NO_DEVICE.format(timing=timing or "unknown"),
         accepted.validate_ns,
@@ -223,8 +238,11 @@ def ordinary(head: Head, run_id: str, lines: list[Line]) -> list[Any] | None:
     ]
 
 
-def _sorted(lines: list[Line]) -> _Events | None:
-    """The events by their type; None where one comes again or a cancel was asked. KeyError: unknown."""
+def _sorted(lines: list[Line], run_id: str) -> _Events | None:
+    """The events by their type; None where one comes again or a cancel was asked. KeyError: unknown.
+
+    Raises TwoRuns.
+    """
     found = _Events({}, [], [], [])
     many: dict[bytes, list[Any]] = {
         b"segments": found.segments,
@@ -234,11 +252,16 @@ def _sorted(lines: list[Line]) -> _Events | None:
     for kind, line, _ in lines:
         several = many.get(kind)
         if several is not None:
-            several.append(DECODERS[kind](line))
+            event = DECODERS[kind](line)
+            if event.run_id != run_id:
+                raise TwoRuns
+            several.append(event)
             continue
         if kind in SKIPPED:
             continue
         event = DECODERS[kind](line)
+        if event.run_id != run_id:
+            raise TwoRuns
         if kind == b"mark":
             if event.name == "cancel_requested":
                 return None
@@ -258,13 +281,31 @@ def _place(error: events.ErrorInfo | None, identity: Identity | None) -> tuple[s
     return error.stage, error.node_id, error.node_class, pack
 
 
+class _Conditioned(msgspec.Struct, gc=False):
+    condition_id: str | None = None
+
+
+_condition = _decoder(_Conditioned)
+
+
 def last_condition(lines: list[Line]) -> str | None:
     """The condition id that the last of the lines to have one carries. A damaged one is none."""
     for _, line, _ in reversed(lines):
         at = line.find(CONDITION, 0, 200)
-        if at >= 0:
-            with contextlib.suppress(UnicodeDecodeError):
-                return line[at + len(CONDITION) : line.index(b'"', at + len(CONDITION))].decode()
+        begin = at + len(CONDITION)
+        if at < 0 or line[begin : begin + 4] == b"null":
+            continue
+        plain = line[begin + 1 : begin + 65]
+        is_digest = plain.isalnum() and line[begin : begin + 66] == b'"%b"' % plain
+        if is_digest and line.find(CONDITION, begin) < 0:  # the usual case, at a fifth of a decoding
+            return plain.decode()
+        try:
+            found: str | None = _condition(line).condition_id
+        except (msgspec.DecodeError, RecursionError, ValueError):
+            event = mend.decoded(line)
+            found = event.condition_id if event is not None else None
+        if found is not None:
+            return found
     return None
 
 
@@ -285,14 +326,14 @@ def _times(
     useful: set[int | None] = {None, *numbers}
     if not needed.issuperset(nodes):
         useful = {None, *(v for v, node in zip(numbers, nodes, strict=True) if node in needed)}
-    stages: dict[str, int] = {}
+    stages: dict[str, int] = defaultdict(int)
     wasted = 0
     for rows in found.segments:
         names, starts, ends = rows.stage, rows.start_ns, rows.end_ns
         if not len(names) == len(starts) == len(ends) == len(rows.visit) == len(rows.part) == len(rows.seam):
             return None, None
         for stage, start, end in zip(names, starts, ends, strict=True):
-            stages[stage] = stages.get(stage, 0) + end - start
+            stages[stage] += end - start
         if not useful.issuperset(rows.visit):
             wasted += _wasted(rows, useful)
     return stages, wasted
@@ -342,10 +383,13 @@ def _walk(nodes: list[str], links: list[list[int]], delivered: tuple[str, ...]) 
 def in_order(line: bytes) -> bytes | None:
     """A line that another writer laid out, with the type and the run first; None for what is no event."""
     try:
-        found = msgspec.json.decode(line)
-    except (msgspec.DecodeError, RecursionError):
+        found = mend.parsed(line)
+    except (RecursionError, ValueError):
         return None
     if not isinstance(found, dict) or not isinstance(found.get("event_type"), str):
+        return None
+    run_id = found.get("run_id")
+    if isinstance(run_id, str) and not mend.is_name(run_id):
         return None
     first = {name: found.get(name) for name in ("event_type", "run_id", "condition_id", "stage_id")}
     return msgspec.json.encode({**first, **found}) + b"\n"

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
 import pathlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, BinaryIO
 
 import msgspec
 
-from stagexec.reading import events, lean, scan, table
+from stagexec.reading import events, lean, mend, scan, table
 from stagexec.reading.fold import Alive, fold
-from stagexec.reading.journal import Source
+from stagexec.reading.journal import Source, opened
 
 STRETCH = 48 * 1024**2
 """Bytes of one job: a few of them a core, so that the cores end together."""
 
 HEAD_BYTES = 1024**2
 
-_identity = msgspec.json.Decoder(lean.Identity).decode
+MARK_BYTES = 1024
+"""So many bytes before `offset` say whether a file is the one that was read, or was made again meanwhile."""
 
 
 class Progress(msgspec.Struct):
@@ -26,6 +27,7 @@ class Progress(msgspec.Struct):
 
     file: str
     offset: int = 0
+    mark: str = ""
     size: int = 0
     mtime_ns: int = 0
     inode: int = 0
@@ -51,7 +53,7 @@ def start(path: pathlib.Path) -> Progress:
     """Nothing of the file has been read yet. Raises OSError."""
     found = Progress(str(path))
     head: list[str] = []
-    with path.open("rb") as stream:
+    with opened(path) as stream:
         for line in stream:
             if b'"seams"' not in line[:40]:
                 if not any(b'"%s"' % kind in line[:40] for kind in scan.CHANGES) or line[-1:] != b"\n":
@@ -74,9 +76,18 @@ def is_behind(known: Progress, path: pathlib.Path) -> bool:
 
 
 def is_another(known: Progress, path: pathlib.Path) -> bool:
-    """Whether it is not the file that was read before. Raises OSError."""
+    """Whether it is not the file that was read before, or was cut and has grown again. Raises OSError."""
     stat = path.stat()
-    return stat.st_size < known.offset or stat.st_ino != known.inode
+    if stat.st_size < known.offset or stat.st_ino != known.inode:
+        return True
+    with opened(path) as stream:
+        return known.mark != _mark(stream, known.offset)
+
+
+def _mark(stream: BinaryIO, offset: int) -> str:
+    start = max(0, offset - MARK_BYTES)
+    stream.seek(start)
+    return hashlib.sha256(stream.read(offset - start)).hexdigest()
 
 
 def jobs(known: Progress, path: pathlib.Path, rows_file: Callable[[], str]) -> list[scan.Job]:
@@ -84,7 +95,7 @@ def jobs(known: Progress, path: pathlib.Path, rows_file: Callable[[], str]) -> l
     stat = path.stat()
     known.size, known.mtime_ns, known.inode = stat.st_size, stat.st_mtime_ns, stat.st_ino
     found = []
-    with path.open("rb") as stream:
+    with opened(path) as stream:
         begin = known.offset
         while begin < stat.st_size:
             end = min(begin + STRETCH, stat.st_size)
@@ -106,10 +117,14 @@ class Advance:
         self.surprise: str | None = None
 
 
-def advance(known: Progress, stretches: list[scan.Found], is_known: Callable[[str], bool]) -> Advance:
+Known = Callable[[Iterable[str]], set[str]]
+"""Those of some runs that have a row already."""
+
+
+def advance(known: Progress, stretches: list[scan.Found], with_row: Known) -> Advance:
     """Take what the stretches after `known.offset` hold, in their order; `known` is moved on.
 
-    `is_known`: whether a run has a row already. Raises OSError.
+    Raises OSError.
     """
     done = Advance()
     fresh: dict[str, None] = {}
@@ -122,27 +137,39 @@ def advance(known: Progress, stretches: list[scan.Found], is_known: Callable[[st
             known.open.setdefault(run_id, []).extend(places)
             fresh[run_id] = None
     if done.surprise is None and fresh:
-        _finish(known, list(fresh), done, is_known)
+        _finish(known, list(fresh), done, with_row(fresh))
+    if done.surprise is None and known.open:
+        twice = with_row(known.open)  # begun in one stretch, told again in another
+        done.surprise = f"run {min(twice)} is told again" if twice else None
     if not known.open:
         known.heartbeats = []
+    with opened(known.file) as stream:
+        known.mark = _mark(stream, known.offset)
     return done
 
 
-def _finish(known: Progress, run_ids: list[str], done: Advance, is_known: Callable[[str], bool]) -> None:
+def _finish(known: Progress, run_ids: list[str], done: Advance, have_row: set[str]) -> None:
     head = lean.Head([line.encode() for line in known.head])
-    with open(known.file, "rb") as stream:
+    with opened(known.file) as stream:
         for run_id in run_ids:
             places = known.open[run_id]
             lines = [_line(stream, *place) for place in places]
             kinds = [kind for kind, _, _ in lines]
-            if b"run_accepted" not in kinds and is_known(run_id):
+            if kinds.count(b"run_accepted") > 1:
+                done.surprise = f"run {run_id} is told again"
+                return
+            if b"run_accepted" not in kinds and run_id in have_row:
                 if not set(kinds) <= set(scan.MAY_FOLLOW):
                     done.surprise = f"run {run_id} goes on after its end"
                     return
                 done.late[run_id] = _told_late(lines)
                 del known.open[run_id]
             elif b"run_closed" in kinds:
-                cells = lean.row_of(known.file, head, run_id, lines)
+                try:
+                    cells = lean.row_of(known.file, head, run_id, lines)
+                except lean.TwoRuns:
+                    done.surprise = f"a line of run {run_id} names another"
+                    return
                 if cells is not None and cells[lean.OUTCOME] is not None:
                     done.rows.append([*cells, known.file, places[0][0], places[-1][1]])
                     del known.open[run_id]
@@ -151,16 +178,23 @@ def _finish(known: Progress, run_ids: list[str], done: Advance, is_known: Callab
 def _line(stream: Any, begin: int, end: int) -> lean.Line:
     stream.seek(begin)
     line: bytes = stream.read(end - begin)
-    ordered = line if line.startswith(lean.PREFIX) else lean.in_order(line) or line
-    return ordered[len(lean.PREFIX) : ordered.find(b'"', len(lean.PREFIX))], ordered, begin
+    found = ordered(line) or line
+    return found[len(lean.PREFIX) : found.find(b'"', len(lean.PREFIX))], found, begin
+
+
+def ordered(line: bytes) -> bytes | None:
+    """A line with the type and the run first, whoever wrote it; None for what is no event."""
+    plain = line.startswith(lean.PREFIX) and not any(line.find(key, 60) > 0 for key in scan.AGAIN)
+    return line if plain else lean.in_order(line)
 
 
 def _told_late(lines: list[lean.Line]) -> tuple[str | None, dict[str, str]]:
     packs: dict[str, str] = {}
     for kind, line, _ in lines:
         if kind == b"identity":
-            with contextlib.suppress(msgspec.DecodeError):  # damaged: then it tells nothing
-                packs.update(_identity(line).packs)
+            event = mend.decoded(line)
+            if isinstance(event, events.Identity):
+                packs.update(event.packs)
     return lean.last_condition(lines), packs
 
 
@@ -169,11 +203,11 @@ def open_rows(known: Progress, now_wall_ns: int, is_alive: Alive) -> list[list[A
     if not known.open:
         return []
     places = sorted([*(p for ps in known.open.values() for p in ps), *known.heartbeats])
-    with open(known.file, "rb") as stream:
+    with opened(known.file) as stream:
         lines = [_line(stream, *place)[1] for place in places]
     folded = lean.folded(known.file, [line.encode() for line in known.head], lines)
-    folded.process.last_ns = max(folded.process.last_ns, known.last_ns)
-    if known.ended:
+    folded.process.last_ns = known.last_ns or folded.process.last_ns
+    if known.ended and folded.process.end is None:
         folded.process.end = events.ProcessEnd(ts_mono_ns=known.last_ns)
     return [
         [*table.flat(run).values(), known.file, known.open[run.run_id][0][0], known.open[run.run_id][-1][1]]

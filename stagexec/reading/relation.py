@@ -10,8 +10,9 @@ from typing import Any
 
 import duckdb
 
+from stagexec import addresses
 from stagexec.reading import index, store, table
-from stagexec.reading.journal import sources
+from stagexec.reading.journal import size_of
 
 SMALL = 8 * 1024**2
 """Journals of less than this are folded in full each time: no index is made beside them."""
@@ -33,10 +34,25 @@ class CannotRead(Exception):
 class Runs:
     """The relation `runs` of a DuckDB connection, with table.COLUMNS and table.PLACE."""
 
-    def __init__(self, connection: Any, problems: list[str], torn: int = 0) -> None:
+    def __init__(
+        self, connection: Any, problems: list[str], torn: int = 0, kept: index.Index | None = None
+    ) -> None:
         self.connection = connection
         self.problems = problems
         self.torn = torn
+        self._kept = kept
+
+    def execute(self, query: str, values: list[Any] | None = None) -> Any:
+        """The cursor of a query. An index that turns out to be damaged is made again first."""
+        try:
+            return self.connection.execute(query, values or [])
+        except duckdb.Error as error:
+            if self._kept is None:
+                raise
+            kept, self._kept = self._kept, None
+            kept.renew(error)
+            self.connection, self.problems, self.torn = kept.connection, kept.problems, kept.torn
+            return self.connection.execute(query, values or [])
 
     def rows(
         self, where: str = "true", values: list[Any] | None = None, newest: int | None = None
@@ -49,7 +65,7 @@ class Runs:
 
     def ask(self, query: str, values: list[Any] | None = None) -> list[dict[str, Any]]:
         """The answer to any query on `runs`, a dict a row."""
-        cursor = self.connection.execute(query, values or [])
+        cursor = self.execute(query, values)
         names = [column[0] for column in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
@@ -90,11 +106,16 @@ def is_files(ledger: str | None) -> bool:
 @contextlib.contextmanager
 def of_ledger(ledger: pathlib.Path, processes: int | None = None) -> Iterator[Runs]:
     """The runs of a ledger folder."""
-    size = sum(path.stat().st_size for s in sources(ledger) for path in s.paths if path.is_file())
-    if size > SMALL:
-        with index.opened(ledger, processes) as opened:
-            yield Runs(opened.connection, opened.problems, opened.torn)
-        return
+    problems: list[str] = []
+    if size_of(ledger) > SMALL:
+        try:
+            found = index.fresh(ledger, processes)
+        except Exception as error:  # noqa: BLE001 (no disk, no memory, no DuckDB file: the journals are there)
+            problems.append(f"no index can be made: {str(error).splitlines()[:1]}")
+        else:
+            with found:
+                yield Runs(found.connection, found.problems, found.torn, found)
+            return
     loaded = store.load(ledger)
     connection = duckdb.connect()
     try:
@@ -102,11 +123,10 @@ def of_ledger(ledger: pathlib.Path, processes: int | None = None) -> Iterator[Ru
         connection.execute(f"CREATE TABLE runs ({columns})")
         rows = [[*table.flat(run).values(), run.process.file, at, at] for at, run in enumerate(loaded.runs)]
         if rows:
-            marks = ", ".join("?" * len(index.COLUMNS))
-            connection.executemany(f"INSERT INTO runs VALUES ({marks})", rows)
-        unreadable = [f"{p.file}: {p.what}" for p in loaded.problems if p.kind == "unreadable"]
+            problems += index.insert(connection, "runs", rows)
+        problems += [f"{p.file}: {p.what}" for p in loaded.problems if p.kind == "unreadable"]
         torn = sum(p.kind not in ("unreadable", "torn_last") for p in loaded.problems)
-        yield Runs(connection, unreadable, torn)
+        yield Runs(connection, problems, torn)
     finally:
         connection.close()
 
@@ -125,10 +145,12 @@ def of_files(pattern: str) -> Iterator[Runs]:
             columns = connection.execute(f"DESCRIBE SELECT * FROM {PARQUET}", [pattern]).fetchall()
             present = {column[0] for column in columns}
             if "run_id" not in present or "total_ns" not in present:
-                raise CannotRead(f"{pattern}: no runs in these files; name those under runs/")
+                raise CannotRead(
+                    f"{addresses.shown(pattern)}: no runs in these files; name those under runs/"
+                )
             connection.execute(f"CREATE TEMP TABLE runs AS {_newest(present)}", [pattern])
         except duckdb.Error as error:
-            raise CannotRead(f"{pattern}: {_reason(error)}") from None
+            raise CannotRead(addresses.shown(f"{pattern}: {_reason(error)}")) from None
         yield Runs(connection, [])
     finally:
         connection.close()
@@ -164,4 +186,4 @@ def _register(connection: Any, protocol: str) -> None:
     try:
         connection.register_filesystem(fsspec.filesystem(protocol))
     except (ImportError, ValueError) as error:
-        raise CannotRead(f"{protocol}://: {error}") from None
+        raise CannotRead(addresses.shown(f"{protocol}://: {error}")) from None

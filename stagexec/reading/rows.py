@@ -17,13 +17,33 @@ def iso(wall_ns: int | None) -> str | None:
     if wall_ns is None:
         return None
     seconds, rest = divmod(wall_ns, 1_000_000_000)
-    moment = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{rest // 1000:06d}Z"
+    try:
+        moment = _EPOCH + datetime.timedelta(seconds=seconds)
+    except OverflowError:
+        return None  # no year of any calendar
+    return f"{moment.replace(tzinfo=None).isoformat(timespec='seconds')}.{rest // 1000:06d}Z"
+
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+
+MOST = 2**62
+"""A sum of times beyond this is of damaged ones: no table of another program could hold it."""
+
+
+def fit(ns: int | None) -> int | None:
+    """A sum of times; None for one that damaged times made too large."""
+    return ns if ns is None or -MOST <= ns <= MOST else None
 
 
 def accepted_wall_ns(run: Run) -> int | None:
-    """When the run was accepted, in ns since 1970; None without an anchor pair."""
-    return run.process.wall_ns(run.accepted_ns)
+    """When the run was accepted, in ns since 1970; None without an anchor pair.
+
+    By its own anchor, which a sleep of the machine or a step of its clock has not made wrong.
+    """
+    own = run.accepted if run.process.fresh_walls else None
+    if own is not None and own.ts_wall is not None and own.ts_mono_ns != events.NO_TIME:
+        return own.ts_wall + run.accepted_ns - own.ts_mono_ns
+    return run.process.wall_by_head(run.accepted_ns)
 
 
 def summary(run: Run) -> dict[str, Any]:
@@ -49,12 +69,12 @@ def _summary(run: Run, visits: list[Visit], graph: Graph, on_device: device.Devi
         "executor": process.host.executor if process.host else asked,
         "timing": run.timing,
         "accepted_wall": iso(accepted_wall_ns(run)),
-        "total_ns": run.segments.total_ns(),
-        "device_ns": on_device.total_ns,
+        "total_ns": fit(run.segments.total_ns()),
+        "device_ns": fit(on_device.total_ns),
         "device_reason": device.reason(run, on_device),
         "validate_ns": run.accepted.validate_ns if run.accepted else None,
-        "stages": derive.stage_times(run),
-        "wasted_ns": wasted_ns,
+        "stages": {name: ns for name, ns in derive.stage_times(run).items() if fit(ns) is not None},
+        "wasted_ns": fit(wasted_ns),
         "wasted_kind": wasted_kind,
         "cancel_latency_ns": _latency(cancel, stopped),
         "host_version": process.host.host_version if process.host else None,
@@ -160,7 +180,7 @@ def _artifact(artifact: events.Artifact, accepted_ns: int) -> dict[str, Any]:
 def _mark(mark: events.Mark) -> dict[str, Any]:
     return {
         "name": mark.name,
-        "at_ns": mark.ts_mono_ns,
+        "at_ns": None if mark.ts_mono_ns == events.NO_TIME else mark.ts_mono_ns,
         "stage": mark.stage_id,
         "visit": mark.visit,
         "node_id": mark.node_id,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import functools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from stagexec.format import VISIT_COLUMNS
 from stagexec.reading import events
+
+VISIT_TIMES = ("start_ns", "end_ns")
+"""A visit counts by its number, node and kind; its time is that of its segments."""
 
 NO_DEVICE = "no device events in timing mode {timing}"
 
@@ -27,8 +32,7 @@ class Columns:
 
     def extend(self, event: events.Segments) -> bool:
         """Take the columns of `event`; False, and nothing taken, when they differ in length."""
-        size = len(event.stage)
-        if any(len(getattr(event, name)) != size for name in self.__slots__):
+        if not even(event, self.__slots__):
             return False
         for name in self.__slots__:
             getattr(self, name).extend(getattr(event, name))
@@ -65,12 +69,36 @@ class Process:
     seams: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     faults: list[events.Mark] = dataclasses.field(default_factory=list)
     end: events.ProcessEnd | None = None
+    restart_ns: int | None = None
+    """When it last started its successor, to end itself then; None when it never did."""
     last_ns: int = 0
     """The last sign of life: the latest time of any event."""
     lost_events: int = 0
     live: bool = False
     nvml: events.NvmlFacts | None = None
     nvml_samples: list[events.NvmlSample] = dataclasses.field(default_factory=list)
+    anchors: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    """(monotonic ns, wall ns) of every event that tells both, in order of time."""
+
+    @property
+    def fresh_walls(self) -> bool:
+        """Whether each `ts_wall` was read from the wall clock: format 1 worked it out from the head's pair.
+
+        A journal of which only the line with the version is damaged counts as one of today.
+        """
+        return self.start.format_version >= 2 if self.start is not None else self.host is not None
+
+    def take_anchor(self, event: events.Event) -> None:
+        """Remember both times of an event, where it has them."""
+        if event.ts_wall is None or event.ts_mono_ns == events.NO_TIME:
+            return
+        if not self.fresh_walls and not isinstance(event, events.ProcessStart):
+            return
+        pair = (event.ts_mono_ns, event.ts_wall)
+        if not self.anchors or pair > self.anchors[-1]:
+            self.anchors.append(pair)
+        else:
+            bisect.insort(self.anchors, pair)
 
     @property
     def timing(self) -> str | None:
@@ -78,10 +106,22 @@ class Process:
         return self.start.timing if self.start else None
 
     def wall_ns(self, mono_ns: int) -> int | None:
-        """Nanoseconds since 1970 for a monotonic time of this process; None without an anchor pair."""
-        if self.start is None or self.start.ts_wall is None:
+        """Nanoseconds since 1970 for a monotonic time of this process; None without an anchor pair.
+
+        By the nearest anchor before it: the monotonic clock stands still while a machine sleeps.
+        """
+        if not self.anchors:
             return None
-        return self.start.ts_wall + mono_ns - self.start.ts_mono_ns
+        place = bisect.bisect_right(self.anchors, mono_ns, key=lambda pair: pair[0])
+        mono, wall = self.anchors[max(0, place - 1)]
+        return wall + mono_ns - mono
+
+    def wall_by_head(self, mono_ns: int) -> int | None:
+        """The same by the anchor of the journal's head alone."""
+        start = self.start
+        if start is None or start.ts_wall is None or start.ts_mono_ns == events.NO_TIME:
+            return None
+        return start.ts_wall + mono_ns - start.ts_mono_ns
 
 
 @dataclasses.dataclass(slots=True)
@@ -108,6 +148,8 @@ class Run:
 
     run_id: str
     process: Process
+    heard_ns: int = events.NO_TIME
+    """The time of the first event that speaks of it."""
     condition_id: str | None = None
     accepted: events.RunAccepted | None = None
     started: events.RunStarted | None = None
@@ -156,7 +198,9 @@ class Run:
         """When the run began: the start of its first segment (monotonic ns)."""
         if len(self.segments):
             return self.segments.start_ns[0]
-        return self.accepted.ts_mono_ns if self.accepted else self.process.last_ns
+        if self.accepted is not None and self.accepted.ts_mono_ns != events.NO_TIME:
+            return self.accepted.ts_mono_ns
+        return self.process.last_ns if self.heard_ns == events.NO_TIME else self.heard_ns
 
     @property
     def finished_ns(self) -> int | None:
@@ -172,7 +216,8 @@ class Run:
             return self.closed.cancel_ns
         if self.executed is not None and self.executed.cancel_ns is not None:
             return self.executed.cancel_ns
-        return next((m.ts_mono_ns for m in self.marks if m.name == "cancel_requested"), None)
+        told = (mark.ts_mono_ns for mark in self.marks if mark.name == "cancel_requested")
+        return next((at for at in told if at != events.NO_TIME), None)
 
     @property
     def stopped_ns(self) -> int | None:
@@ -203,6 +248,33 @@ def visit_columns(event: events.Visits) -> list[list[Any]]:
     return [getattr(event, name) for name in VISIT_COLUMNS]
 
 
+@functools.cache
+def _nullable(kind: type[events.Event], names: tuple[str, ...]) -> frozenset[str]:
+    """Those of the columns whose items may be null: a row means something without them."""
+    hints = get_type_hints(kind)
+    items = {name: get_args(hints[name])[0] for name in names}
+    return frozenset(name for name, item in items.items() if item is Any or type(None) in get_args(item))
+
+
+def uneven(event: events.Event, names: tuple[str, ...]) -> list[str]:
+    """The named columns of `event` that have not the length of its first."""
+    size = len(getattr(event, names[0]))
+    return [name for name in names if len(getattr(event, name)) != size]
+
+
 def even(event: events.Event, names: tuple[str, ...]) -> bool:
-    """Whether the named columns of `event` have one length."""
-    return len({len(getattr(event, name)) for name in names}) == 1
+    """Whether the columns without which a row means nothing have one length.
+
+    Another column of another length is put to nulls, or times of visits to that of the event: it costs
+    itself, and not the rows.
+    """
+    size = len(getattr(event, names[0]))
+    for name in names:
+        if len(getattr(event, name)) != size:
+            if name in _nullable(type(event), names):
+                setattr(event, name, [None] * size)
+            elif type(event) is events.Visits and name in VISIT_TIMES:
+                setattr(event, name, [event.ts_mono_ns] * size)
+            else:
+                return False
+    return True

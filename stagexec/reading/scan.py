@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from stagexec.reading import lean, table
+from stagexec.reading import alive, journal, lean, table
 
 COLUMNS = (*table.COLUMNS, "first_byte", "end_byte")
 """Of the files of rows: the journal is the same for all rows of one, so whoever loads it puts that in."""
@@ -26,6 +26,9 @@ BUFFER = 1024**2
 
 MAX_HEARTBEATS = 1000
 
+RESTART = b'"restart_begun"'
+"""In the mark of a process that has started its successor."""
+
 BATCH = 2000
 """Rows in one line of a file of rows."""
 
@@ -35,7 +38,16 @@ CHANGES = (b"process_start", b"host_facts")
 MAY_FOLLOW = (b"identity", b"condition")
 """Events of a run that may be written after its end."""
 
-_TIME = re.compile(rb'"ts_mono_ns": ?(-?\d+)')
+_TIME = re.compile(rb'"ts_mono_ns": ?(-?\d{1,19})[,}]')
+
+_PLAIN = re.compile(rb"[ !#-\[\]-~]*\Z")
+"""See mend.is_name."""
+
+_MOST_NS = 2**60
+"""See events.Mono."""
+
+AGAIN = (b'"run_id":', b'"event_type":')
+"""Keys that stand once in a line: of two the last would count, and the first is what is looked at here."""
 
 
 class Job(msgspec.Struct):
@@ -101,6 +113,10 @@ class _Stretch:
                     runs[run_id].append((kind, line, at))
                     if kind == b"run_closed":
                         self._end(run_id)
+                    elif kind == b"run_accepted":
+                        self._again(run_id, at)
+                elif not _PLAIN.match(run_id):  # written with escapes, or damaged
+                    self._odd(line, at)
                 else:
                     runs[run_id] = [(kind, line, at)]
             at += len(line)
@@ -108,7 +124,8 @@ class _Stretch:
 
     def _odd(self, line: bytes, at: int) -> None:
         """A line of no run, or one that another writer laid out."""
-        ordered = line if line.startswith(lean.PREFIX) else lean.in_order(line)
+        of_process = line.startswith(lean.PREFIX) and b'","run_id":null' in line[:60]
+        ordered = line if of_process else lean.in_order(line)
         if ordered is None:
             self.found.torn += bool(line.strip())
             return
@@ -121,13 +138,15 @@ class _Stretch:
             if run_id in self.done:
                 self._late(kind, run_id, ordered, at)
                 return
+            known = run_id in self.runs
             self.runs.setdefault(run_id, []).append((kind, ordered, at))
             if kind == b"run_closed":
                 self._end(run_id)
-        elif kind == b"heartbeat":
+            elif kind == b"run_accepted" and known:
+                self._again(run_id, at)
+        elif kind in (b"heartbeat", b"process_end") or (kind == b"mark" and RESTART in ordered):
             self.found.heartbeats = [*self.found.heartbeats[-MAX_HEARTBEATS:], [at, at + len(line)]]
-        elif kind == b"process_end":
-            self.found.ended = True
+            self.found.ended = kind == b"process_end"
         elif kind in CHANGES and at >= self.job.head_end and _text(line) not in self.job.head:
             # Not the writer beginning a file made anew with its head again, which is no news.
             self.found.surprise = f"{_text(kind)} again at byte {at}"
@@ -138,11 +157,20 @@ class _Stretch:
         else:
             self.found.surprise = f"{kind.decode('utf-8', 'replace')} of a run after its end, at byte {at}"
 
+    def _again(self, run_id: bytes, at: int) -> None:
+        """A run that is told again, as in a file that was made again, is another matter from here on."""
+        if sum(kind == b"run_accepted" for kind, _, _ in self.runs[run_id]) > 1:
+            self.found.surprise = f"a run is told again at byte {at}"
+
     def _end(self, run_id: bytes) -> None:
         lines = self.runs[run_id]
         if lines[0][0] != b"run_accepted":  # its lines begin in an earlier stretch: whoever has them ends it
             return
-        row = lean.row_of(self.job.file, self.head, _text(run_id), lines)
+        try:
+            row = lean.row_of(self.job.file, self.head, _text(run_id), lines)
+        except lean.TwoRuns:
+            self.found.surprise = f"a line names two runs, before byte {lines[-1][2]}"
+            return
         if row is None or row[lean.OUTCOME] is None:  # the line of its end is damaged: it has none
             return
         self.done.add(run_id)
@@ -154,14 +182,11 @@ class _Stretch:
         return self.ends.get(line[2], line[2] + len(line[1]))
 
     def open(self) -> dict[str, list[list[int]]]:
-        """Where the lines lie of runs that are left over. An id that is no text is damage: of no run."""
-        found: dict[str, list[list[int]]] = {}
-        for name, lines in [*self.runs.items(), *self.late.items()]:
-            try:
-                found[name.decode()] = [[line[2], self._line_end(line)] for line in lines]
-            except UnicodeDecodeError:
-                self.found.torn += len(lines)
-        return found
+        """Where the lines lie of runs that are left over."""
+        return {
+            name.decode(): [[line[2], self._line_end(line)] for line in lines]
+            for name, lines in [*self.runs.items(), *self.late.items()]
+        }
 
 
 def _text(line: bytes) -> str:
@@ -172,15 +197,25 @@ def scan(job: Job) -> tuple[Found, list[list[Any]]]:
     """Read one stretch. Raises OSError."""
     stretch = _Stretch(job)
     found = stretch.found
-    with open(job.file, "rb", buffering=BUFFER) as stream:
+    with journal.opened(job.file, BUFFER) as stream:
         stream.seek(job.start)
         found.end = stretch.read(stream)
         stream.seek(max(job.start, found.end - TAIL))
         tail = stream.read(found.end - stream.tell())
     found.open = stretch.open()
     found.rows = len(stretch.rows)
-    found.last_ns = max((int(t) for line in tail.splitlines() for t in _TIME.findall(line[:400])), default=0)
+    found.last_ns = last_time(tail)
     return found, stretch.rows
+
+
+def last_time(tail: bytes) -> int:
+    """The last sign of life that some lines tell."""
+    sign = alive.LastSign()
+    for line in tail.splitlines():
+        time = _TIME.search(line[:400])
+        if time is not None and abs(int(time[1])) <= _MOST_NS:
+            sign.take(int(time[1]))
+    return sign.ns
 
 
 def write_rows(path: str, rows: list[list[Any]]) -> None:
@@ -199,6 +234,8 @@ def work(job: Job) -> Found:
         write_rows(job.rows_file, rows)
     except OSError as error:
         return Found(surprise=f"{pathlib.Path(job.file).name}: {error.strerror or error}", end=job.start)
+    except Exception as error:  # noqa: BLE001 (whatever this journal holds: the fold reads it, others go on)
+        return Found(surprise=f"{pathlib.Path(job.file).name}: {error!r}", end=job.start)
     return found
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 from typing import Any, NamedTuple
 
 from stagexec.reading import lean, progress, scan, table
+from stagexec.reading.journal import opened
 from stagexec.reading.runs import Run
 
 FORGET_AFTER = 1000
 """So many ended runs are remembered, for events that follow their end."""
+
+KNOWN_BY = 512
+"""So many bytes before the place that was read up to say that the file is still the one that was read."""
 
 
 class Closed(NamedTuple):
@@ -30,6 +35,8 @@ class Tail:
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
         self._offset: int | None = None
+        self._inode = 0
+        self._before = b""
         self._head: list[bytes] = []
         self._runs: dict[str, list[lean.Line]] = {}
         self._ended: dict[str, None] = {}
@@ -39,27 +46,39 @@ class Tail:
         if self._offset is None and not self._begin():
             return []
         found = []
-        with self.path.open("rb") as stream:
-            stream.seek(self._offset or 0)
+        with opened(self.path) as stream:
+            status = os.fstat(stream.fileno())
+            stream.seek((self._offset or 0) - len(self._before))
+            if status.st_ino != self._inode or stream.read(len(self._before)) != self._before:
+                return self._again()
             for line in stream:
                 if line[-1:] != b"\n":
                     break
                 self._offset = (self._offset or 0) + len(line)
+                self._before = line[-KNOWN_BY:]
                 ended = self._take(line)
                 if ended is not None:
                     found.append(ended)
         return found
 
+    def _again(self) -> list[Closed]:
+        """The file was made again: its head comes first, then all that is told of the runs still open."""
+        self._offset = None
+        return self.poll()
+
     def _begin(self) -> bool:
+        self._inode = os.stat(self.path).st_ino
         known = progress.start(self.path)
         self._head = [line.encode() for line in known.head]
         if not all(any(kind in line[:60] for line in self._head) for kind in scan.CHANGES):
             return False  # the head is still being written
         self._offset = known.head_end
+        self._before = b""
+        self._runs.clear()
         return True
 
     def _take(self, line: bytes) -> Closed | None:
-        ordered = line if line.startswith(lean.PREFIX) else lean.in_order(line) or b""
+        ordered = progress.ordered(line) or b""
         kind_end = ordered.find(b'"', len(lean.PREFIX))
         id_start = kind_end + len(lean.RUN_ID)
         if ordered[kind_end:id_start] != lean.RUN_ID:
@@ -69,10 +88,15 @@ class Tail:
         if run_id in self._ended:
             return None
         lines = self._runs.setdefault(run_id, [])
+        if kind == b"run_accepted" and any(known == kind for known, _, _ in lines):
+            lines.clear()  # told again in a file that was cut: what was told before is no more
         lines.append((kind, ordered, 0))
         if kind != b"run_closed":
             return None
-        cells = lean.row_of(str(self.path), lean.Head(self._head), run_id, lines)
+        try:
+            cells = lean.row_of(str(self.path), lean.Head(self._head), run_id, lines)
+        except lean.TwoRuns:
+            cells = None
         if cells is None or cells[lean.OUTCOME] is None:
             return None  # the line of its end is damaged
         self._ended[run_id] = None

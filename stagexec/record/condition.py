@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from stagexec.record.words import seed_input
+
 MEANING: dict[str, str] = {
     "workflow_hash": "SHA-256 of the editor's workflow, without seeds, layout and titles",
     "api_prompt_hash": "SHA-256 of the API prompt, without the values of seeds",
@@ -180,7 +182,7 @@ def api_prompt_hash(prompt: Mapping[str, Any]) -> tuple[str, Seeds]:
             names = [name for name, value in inputs.items() if type(value) is int and _is_seed(name)]
             if names:
                 kept = {**kept, "inputs": {**inputs, **dict.fromkeys(names)}}
-                seeds.extend([str(node_id), name, inputs[name]] for name in names)
+                seeds.extend([str(node_id), seed_input(name), inputs[name]] for name in names)
         stripped[node_id] = kept
     return hashlib.sha256(canonical(stripped)).hexdigest(), seeds
 

@@ -6,39 +6,12 @@ import os
 import sys
 from pathlib import Path
 
-LOCAL_KINDS = frozenset(
-    (
-        *(
-            "aufs",
-            "bcachefs",
-            "btrfs",
-            "erofs",
-            "exfat",
-            "ext2",
-            "ext3",
-            "ext4",
-            "f2fs",
-            "hfs",
-            "hfsplus",
-            "jfs",
-        ),
-        *(
-            "msdos",
-            "nilfs2",
-            "ntfs",
-            "ntfs3",
-            "overlay",
-            "ramfs",
-            "reiserfs",
-            "rootfs",
-            "shiftfs",
-            "tmpfs",
-            "udf",
-        ),
-        *("ufs", "vfat", "xfs", "zfs"),
-    )
-)
-"""Linux file systems whose writes end by themselves: no network and no program in user space behind them."""
+LOCAL_KINDS = frozenset({
+    "aufs", "bcachefs", "btrfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hfs", "hfsplus", "jfs",
+    "msdos", "nilfs2", "ntfs", "ntfs3", "overlay", "ramfs", "reiserfs", "rootfs", "shiftfs", "tmpfs", "udf",
+    "ufs", "vfat", "xfs", "zfs",
+})  # fmt: skip
+"""Linux file systems with neither a network nor a program in user space behind them."""
 
 MOUNTS = Path("/proc/self/mountinfo")
 
@@ -50,7 +23,7 @@ MNT_LOCAL = 0x1000
 
 
 def is_local(path: Path) -> bool:
-    """Whether `path`, which need not exist yet, lies on a disk of this machine. False where not known."""
+    """Whether `path`, which need not exist yet, lies on a disk of this machine; False where not known."""
     try:
         whole = Path(os.path.realpath(path))
         if sys.platform == "win32":

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
-import logging
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-log = logging.getLogger("stagexec")
+from stagexec import addresses
+from stagexec.record import safe
+from stagexec.record.safe import log
 
 GUARDED: dict[str, Any] = {}
 """Every guarded function by qualified name. Tests replace its `body` to inject a fault."""
@@ -20,39 +22,40 @@ MAX_FAULTS = 200
 on_fault: Callable[[str, BaseException], None] | None = None
 """Set by the recorder: files the fault in the journal."""
 
-_seen: set[str] = set()
+_seen: Counter[str] = Counter()
+"""How often each place has faulted."""
+
+FILED = 10
+"""So many faults of one place are filed, and of more each that doubles their number: a ledger is no log."""
+
 _filing = threading.local()
 
 R = TypeVar("R")
 
 
 def note(where: str, error: BaseException) -> None:
-    """Keep a fault of ours: log it once per place, count it, file it in the journal if there is one."""
-    text = told(error)
+    """Keep a fault of ours: log it once per place, count it, file it in the journal if there is one.
+
+    It stands in fences, so it cannot raise.
+    """
+    text = addresses.shown(safe.named(error))
     if len(faults) < MAX_FAULTS:
         faults.append((where, text))
-    if where not in _seen:
-        _seen.add(where)
+    _seen[where] += 1
+    if _seen[where] == 1:
         log.warning(
             "stagexec: a fault in our own bookkeeping (%s): %s. The run is not affected.", where, text
         )
-    if on_fault is not None and not getattr(_filing, "busy", False):
+    told = _seen[where] <= FILED or _seen[where].bit_count() == 1
+    if told and on_fault is not None and not getattr(_filing, "busy", False):
         _filing.busy = True  # filing may fault too; that one is only counted
         try:
             on_fault(where, error)
-        except Exception as second:
+        except BaseException as second:  # what is filed is of foreign make
             if len(faults) < MAX_FAULTS:
-                faults.append(("guard.on_fault", repr(second)))
+                faults.append(("guard.on_fault", safe.repr_of(second)))
         finally:
             _filing.busy = False
-
-
-def told(error: BaseException) -> str:
-    """The error as a line. Of one whose own text cannot be made, its kind."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception as second:  # a pack's exception may be of any make
-        return f"{type(error).__name__} (its text raised {type(second).__name__})"
 
 
 def guarded(function: Callable[..., R]) -> Callable[..., R | None]:

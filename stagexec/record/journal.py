@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import atexit
 import errno
-import logging
 import os
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -26,10 +26,11 @@ from stagexec.format import SPAN_COLUMNS, VISIT_COLUMNS
 from stagexec.record import clock, condition, disks, paths
 from stagexec.record.guard import note
 from stagexec.record.journal_file import JournalFile
+from stagexec.record.lines import CLOSING, VITAL, WRITTEN, Line
+from stagexec.record.plain import plain
 from stagexec.record.process import Watcher
-from stagexec.record.run import Run
-
-log = logging.getLogger("stagexec")
+from stagexec.record.run import Run, take_segments
+from stagexec.record.safe import log
 
 TICK_S = 0.02
 """The writer looks for new events this often while a run is open: well below the 50 ms that may be lost."""
@@ -61,27 +62,15 @@ DIRECT_WAIT_S = 0.005
 FLAG_S = 1.0
 """On a disk of a network, how often the writer looks whether the next run is armed for `profile` timing."""
 
-SLOW_S = 0.05
-"""A direct write that took longer shows a slow disk: the writer does it for the next PAUSE_S."""
+SLOW_S = 0.5
+"""A direct write that took longer shows a slow disk, or a node that held the interpreter's lock: the writer
+does it for the next PAUSE_S."""
+
+ANSWER_S = 0.1
+"""Where the writer has to do it, its caller waits this long until it is done; after a wait in vain, and until
+PAUSE_S have gone by, nothing waits."""
 
 PAUSE_S = 5.0
-
-CLOSING = ("run_closed", "process_end")
-"""Events after which nothing more is written of what they close."""
-
-VITAL = frozenset(
-    ("run_accepted", "run_started", "run_executed", "artifact", "run_closed", "process_end", "lost_events")
-)
-"""Events that tell that a run was there and how it ended: on a full disk they go before its segments."""
-
-
-class Line(NamedTuple):
-    """One event as it is written."""
-
-    data: bytes
-    run_id: str | None
-    vital: bool
-    ends_run: bool
 
 
 class Journal:
@@ -108,6 +97,7 @@ class Journal:
         self._retry_at = 0.0
         self._retry_conditions_at = 0.0
         self._direct_again_at = 0.0
+        self._wait_again_at = 0.0
         self._short = False  # the disk has no room for a whole reserve
         self._warned = False
         self._stop = False
@@ -119,6 +109,8 @@ class Journal:
         self._armed = False
         self._look_for_flag_at = 0.0
         self._watcher: Watcher | None = None
+        self.show_open: Callable[[Run], None] | None = None
+        """What shows the watcher the segment that is open; None where there is no watcher."""
         self._thread = threading.Thread(target=self._loop, name="stagexec-journal", daemon=True)
 
     @property
@@ -143,10 +135,18 @@ class Journal:
 
     def put_now(self, event: dict[str, Any]) -> None:
         """Write an event before this returns, where that takes microseconds; else hand it to the writer."""
+        if self._watcher is not None:
+            self._watcher.tell(bool(self.runs))
         if self._written_directly(event):
             self._wake.set()  # for the signs of life
-        else:
+            return
+        if not self.is_local or self._stop or time.monotonic() < self._wait_again_at:
             self.put(event)
+            return
+        event[WRITTEN] = done = threading.Event()
+        self.put(event)
+        if not done.wait(ANSWER_S):
+            self._wait_again_at = time.monotonic() + PAUSE_S
 
     def take_profile(self) -> bool:
         """Whether the writer saw that the next run is armed for `profile` timing; disarms."""
@@ -176,20 +176,31 @@ class Journal:
             time.sleep(TICK_S)
         return False
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: str, exception_type: str | None = None) -> None:
         """Write what is left and a `process_end`. Waits for a hanging disk, but not for ever."""
         if self._stop or os.getpid() != self._pid:  # a forked child has a copy of us, and no business here
             return
-        self.put(event("process_end", source="process", reason=reason))
+        self.put(event("process_end", source="process", reason=reason, exception_type=exception_type))
         self._stop = True
         self._retry_at = 0.0
         self._wake.set()
-        if self._lock.acquire(timeout=STOP_S):
-            try:
-                self._round()
-                self._file.close()
-            finally:
-                self._lock.release()
+        if self._thread.is_alive():
+            self._thread.join(STOP_S)  # the writer does it: its disk may hang
+        else:
+            self._last_round()
+
+    def go_on(self) -> None:
+        """The restart for which this journal was stopped did not come about: write on."""
+        if self._stop and os.getpid() == self._pid:
+            self._stop = False
+            self.put(event("mark", source="process", name="restart_failed", detail={}))
+            self._thread = threading.Thread(target=self._loop, name="stagexec-journal", daemon=True)
+            self._thread.start()
+
+    def _last_round(self) -> None:
+        with self._lock:
+            self._round()
+            self._file.close()
 
     def tick(self) -> None:
         """One round of the writer."""
@@ -213,6 +224,10 @@ class Journal:
             idle_s = None if self.is_local else FLAG_S
             self._wake.wait(HEARTBEAT_S if self.runs or self.lost or self._waiting else idle_s)
             self._wake.clear()
+        try:
+            self._last_round()
+        except Exception as error:  # noqa: BLE001 (as above)
+            note("Journal.stop", error)
 
     def _look_for_flag(self) -> None:
         """On a disk that may hang, this thread and no run looks for what arms a run for `profile` timing."""
@@ -228,10 +243,16 @@ class Journal:
             problem = watcher.start()
             if problem is None:
                 self._watcher = watcher
+                self.show_open = self._show_open
             else:
                 log.info("stagexec: nothing notes when this process is killed: %s.", problem)
         if self._watcher is not None:
             self._watcher.tell(bool(self.runs))
+
+    def _show_open(self, run: Run) -> None:
+        """Let the watcher see the segment that is open now, with its node."""
+        if self._watcher is not None:
+            self._watcher.show(self._encode((run.run_id, run.ledger.open, run.node)))
 
     def _round(self) -> None:
         # What is closing goes last: all that its run did before is in the run's own queues by now.
@@ -310,8 +331,8 @@ class Journal:
         )
 
     def _line(self, one: dict[str, Any]) -> Line:
-        kind = one["event_type"]
-        return Line(self._encoded(one) + b"\n", one["run_id"], kind in VITAL, kind == "run_closed")
+        kind, written = one["event_type"], one.pop(WRITTEN, None)
+        return Line(self._encoded(one) + b"\n", one["run_id"], kind in VITAL, kind == "run_closed", written)
 
     def _encoded(self, one: dict[str, Any]) -> bytes:
         try:
@@ -330,7 +351,6 @@ class Journal:
         line = self._line(one)
         begin = time.monotonic()
         if not self._file_lock.acquire(timeout=DIRECT_WAIT_S):
-            self._direct_again_at = begin + PAUSE_S
             return False
         try:
             # Nothing may come before what waits; a file that is not ours any more is the writer's to mend.
@@ -413,6 +433,8 @@ class Journal:
     def _keep(self, written: list[Line]) -> None:
         """Keep the open runs' lines: a file that is removed under them is written again whole."""
         for line in written:
+            if line.written is not None:
+                line.written.set()
             run_id = line.run_id
             if line.ends_run and run_id in self._kept:
                 self._kept_bytes -= sum(len(one.data) for one in self._kept.pop(run_id))
@@ -452,34 +474,6 @@ class Journal:
                 self._reason,
                 WAITING_BYTES // 1024**2,
             )
-
-
-def plain(value: Any, depth: int = 20) -> Any:
-    """`value` as JSON can hold it: no halves of characters, and type names for what is no plain data."""
-    if value is None or isinstance(value, (bool, int, float)):
-        return value
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    if depth and isinstance(value, dict):
-        return {plain(str(key)): plain(one, depth - 1) for key, one in value.items()}
-    if depth and isinstance(value, (list, tuple)):
-        return [plain(one, depth - 1) for one in value]
-    return f"<{type(value).__name__}>"
-
-
-def take_segments(run: Run) -> tuple[list[Any], Any]:
-    """All closed segments of a run and the open one, as one consistent reading from another thread."""
-    pending = run.ledger.pending
-    taken: list[Any] = []
-    while True:
-        taken += [pending.popleft() for _ in range(len(pending))]
-        open_ = run.ledger.open
-        if not pending:
-            break
-    if taken and open_ is not None and taken[-1][0] is open_:
-        # Caught between the two steps of a switch: the segment counts as open still, and is taken next time.
-        pending.appendleft(taken.pop())
-    return taken, open_
 
 
 def event(event_type: str, run: Run | None = None, *, source: str, **fields: Any) -> dict[str, Any]:

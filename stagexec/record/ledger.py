@@ -77,6 +77,25 @@ class Ledger:
         except Exception as error:
             note("Ledger.switch", error)
 
+    def rebase(self, stage: str, part: str | None = None, seam: str | None = None) -> None:
+        """Make the lowest stage that is open this one: from now on, or from when what is above it is left.
+
+        For a run that no thread executes any more; the caller holds its `closing` lock.
+        """
+        try:
+            open_ = self.open
+            if open_ is None:
+                return
+            if self.stack:
+                below = self.stack[0]
+                self.stack[0] = (stage, part, below[2], below[3], seam)
+            elif (open_[0], open_[1], open_[4]) != (stage, part, seam):
+                now = self.clock()
+                self.pending.append((open_, now))
+                self.open = (stage, part, now, open_[3], seam)
+        except Exception as error:
+            note("Ledger.rebase", error)
+
     def depth(self) -> int:
         """How many stages are suspended below the open one."""
         return len(self.stack)

@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from stagexec.record import clock, guard, instruments, memory, paths, profile
+from stagexec import addresses
+from stagexec.record import clock, guard, instruments, memory, paths, profile, safe, words, worker
 from stagexec.record.device import DeviceClock
 from stagexec.record.devices import clock_for
 from stagexec.record.guard import guarded
 from stagexec.record.journal import Journal, event
 from stagexec.record.nvml import Sampler
-from stagexec.record.run import VISIT, Run
+from stagexec.record.run import UNDESCRIBED, VISIT, Run
 from stagexec.record.waiting import Waiting
 
 run: Run | None = None
@@ -53,22 +54,6 @@ record_text = False
 after_execution: Callable[[Run, dict[str, Any]], None] | None = None
 """Set by delivery: takes a run that has been executed and closes it after its artifacts are checked."""
 
-UNDESCRIBED: dict[str, Any] = {
-    "number": None,
-    "validate_ns": None,
-    "selected_outputs": [],
-    "nodes": [],
-    "classes": [],
-    "links": [],
-    "output_nodes": [],
-    "seeds": [],
-    "prompt_hash": None,
-    "number_of_nodes": None,
-    "until": None,
-    "left_out": [],
-}
-"""`run_accepted` of a prompt that no queue of ours saw."""
-
 finishing: dict[str, Run] = {}
 """Runs that have been executed and are not closed yet, by id."""
 
@@ -80,10 +65,7 @@ _cancel_asked_ns: int | None = None
 
 @guarded
 def begin_process(folder: Path, *, watched: bool = False, **fields: Any) -> None:
-    """Open the journal of this process in the ledger `folder`. Fields: see `process_start`.
-
-    `watched`: with a tiny process beside this one that notes until when this one lived.
-    """
+    """Open this process's journal in the ledger `folder`. `watched`: a tiny process notes its death."""
     global journal
     journal = Journal(folder)
     journal.put_header(
@@ -110,7 +92,7 @@ def sample_devices(period_s: float | None) -> None:
     if reason is None:
         sampler = made
     else:
-        guard.log.warning("stagexec: no NVML samples: %s.", reason)
+        safe.log.warning("stagexec: no NVML samples: %s.", reason)
     period_ns = None if reason else round(period_s * 1e9)
     facts = event("nvml_facts", source="process", period_ns=period_ns, reason=reason, devices=made.facts)
     journal.put_header(facts)
@@ -145,8 +127,8 @@ def accept(
     waits: bool = True,
     accepted_ns: int | None = None,
 ) -> Run:
-    """A prompt is accepted: its time is counted from now on, or from `accepted_ns`. Fields: see
-    `run_accepted`. `waits`: something will start it later. `item`: what the host's queue is about to hold."""
+    """A prompt is accepted: its time counts from now, or from `accepted_ns`. Fields: see `run_accepted`.
+    `waits`: something will start it later. `item`: what the host's queue is about to hold."""
     new = Run(prompt_id, accepted_ns or clock.now_ns(), clock.now_ns)
     new.item, new.queued = item, item is None
     if waits and not direct:
@@ -154,6 +136,9 @@ def accept(
     if journal is not None:
         journal.open_run(new)
     describe(new, fields, condition_id, direct)
+    dead = worker.missing()
+    if dead is not None:
+        new.mark("worker_died", dead, source="queue")
     return new
 
 
@@ -169,8 +154,8 @@ def describe(new: Run, fields: dict[str, Any], condition_id: str | None, direct:
             new,
             source="loop" if direct else "queue",
             ts_mono_ns=new.accepted_ns,
-            ts_wall=time.time_ns()
-            - (clock.now_ns() - new.accepted_ns),  # not by the anchor: a machine may sleep
+            # Not by the process's anchor: the machine may have slept since.
+            ts_wall=time.time_ns() - (clock.now_ns() - new.accepted_ns),
             stage_id="queue_wait",
             prompt_id=new.prompt_id,
             direct=direct,
@@ -305,9 +290,8 @@ def take_timing() -> str:
     """
     if timing == "profile" or journal is None:
         return timing
-    if not journal.is_local:
-        return "profile" if journal.take_profile() else timing
-    return "profile" if paths.take_profile_flag(journal.folder) else timing
+    armed = paths.take_profile_flag(journal.folder) if journal.is_local else journal.take_profile()
+    return "profile" if armed else timing
 
 
 @guarded
@@ -330,6 +314,14 @@ def forget(left: Iterable[tuple[str, Any]]) -> None:
         one.cancel_ns = clock.now_ns()
         one.started = True
         close(one, "cancelled", "user_cancel", {"stage": "queue_wait"})
+
+
+@guarded
+def lose_waiting(cause: str) -> None:
+    """Nothing will execute what waits: close every waiting run as lost."""
+    for one in waiting.take_all():
+        one.started = True
+        close(one, "lost", cause, {"stage": "queue_wait"})
 
 
 @guarded
@@ -405,34 +397,69 @@ def file_facts(of: Run) -> None:
 
 
 @guarded
-def close(done: Run, outcome: str, cause: str | None, error: dict[str, Any] | None) -> None:
-    """End a run: its last segment ends now."""
-    end = clock.now_ns()
+def close(
+    done: Run,
+    outcome: str,
+    cause: str | None,
+    error: dict[str, Any] | None,
+    reason: str | None = None,
+    *,
+    settle: bool = True,
+) -> None:
+    """End a run: its last segment ends now. What came first of several ends is its end.
+
+    `reason`: see `run_closed`. Without `settle` its instruments are given up: another thread is still filing
+    them, on a disk that hangs.
+    """
+    filed = False
     try:
         with done.closing:
-            end = clock.now_ns()
-            done.ledger.close(end)
+            if done.ended_ns is None:
+                done.ended_ns = clock.now_ns()
+                done.ledger.close(done.ended_ns)
         done.tensors.clear()
-        if done.instruments is not None:
-            done.instruments.settle(journal_event)  # after the end: not in the run's time
+        if settle and done.instruments is not None:
+            done.instruments.settle(_file_before_end)  # after the end: not in the run's time
     finally:  # the journal keeps an eye on every run until it reads this
-        finishing.pop(done.run_id, None)
-        journal_event(
-            done,
-            "run_closed",
-            source="verifier",
-            outcome=outcome,
-            cause=cause,
-            error=error,
-            segment_count=None,
-            accepted_ns=done.accepted_ns,
-            finished_ns=end,
-            ts_mono_ns=end,
-            cancel_ns=done.cancel_ns,
-            stopped_ns=done.stopped_ns,
-        )
+        filed = _file_end(done, outcome, cause, error, reason)
+    if not filed:
+        return
     for callback in closed_callbacks:
         callback(done, outcome, cause)
+
+
+def _file_before_end(of: Run, event_type: str, **fields: Any) -> None:
+    with of.closing:
+        if not of.filed:
+            journal_event(of, event_type, **fields)
+
+
+def _file_end(
+    done: Run, outcome: str, cause: str | None, error: dict[str, Any] | None, reason: str | None
+) -> bool:
+    """File the end of a run; False when it has one."""
+    with done.closing:
+        if done.filed:
+            return False
+        done.filed = True
+    end = done.ended_ns or clock.now_ns()
+    finishing.pop(done.run_id, None)
+    journal_event(
+        done,
+        "run_closed",
+        source="verifier",
+        outcome=outcome,
+        cause=cause,
+        error=error,
+        segment_count=None,
+        accepted_ns=done.accepted_ns,
+        finished_ns=end,
+        ts_mono_ns=end,
+        cancel_ns=done.cancel_ns,
+        stopped_ns=done.stopped_ns,
+        reason=reason,
+    )
+    return True
 
 
 closed_callbacks: list[Callable[[Run, str, str | None], None]] = []
@@ -445,6 +472,13 @@ def journal_event(of: Run | None, event_type: str, **fields: Any) -> None:
         journal.put(event(event_type, of, **fields))
 
 
+@guarded
+def show_open(of: Run) -> None:
+    """A node's own code is about to run: it may hold the interpreter's lock until the process is killed."""
+    if journal is not None and journal.show_open is not None:
+        journal.show_open(of)
+
+
 def current_for_thread() -> Run | None:
     """The run in execution that the calling thread executes."""
     return running.get(threading.get_ident())
@@ -452,25 +486,15 @@ def current_for_thread() -> Run | None:
 
 def message_of(error: BaseException) -> str | None:
     """An exception's text, where text may be kept; it can hold prompts and file contents."""
-    return str(error) if record_text else None
+    return addresses.shown(safe.text_of(error)) if record_text else None
 
 
 def _file_fault(where: str, error: BaseException) -> None:
     """File a fault of ours: kind and place; its text, which can quote a prompt, where text is kept."""
     detail = {
         "where": where,
-        "type": type(error).__name__,
-        "at": _place_of(error),
-        "error": guard.told(error)[:300] if record_text else None,
+        "type": safe.ask(safe.kind_of(error), words.short_name, type(error)),
+        "at": safe.place_of(error),
+        "error": addresses.shown(safe.named(error))[:300] if record_text else None,
     }
     journal_event(here(), "mark", source="process", name="fault", detail=detail)
-
-
-def _place_of(error: BaseException) -> str | None:
-    """module:line of where an error was raised."""
-    trace = error.__traceback__
-    if trace is None:
-        return None
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    return f"{trace.tb_frame.f_globals.get('__name__')}:{trace.tb_lineno}"

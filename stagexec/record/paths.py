@@ -6,6 +6,10 @@ import os
 import sys
 from pathlib import Path
 
+from stagexec.files import BadPath, place
+
+VARIABLE = "STAGEXEC_LEDGER"
+
 host_folder: Path | None = None
 """The host's system user directory for `stagexec`, or its user directory; set when the host is known."""
 
@@ -15,16 +19,22 @@ used_folder: Path | None = None
 
 
 def ledger_folder(explicit: str | None = None) -> Path:
-    """The ledger's folder: `explicit`, else $STAGEXEC_LEDGER, else the host's, else the user's own."""
-    named = explicit or os.environ.get("STAGEXEC_LEDGER")
-    if named:
-        return Path(named).expanduser().absolute()
+    """The ledger's folder: `explicit`, else $STAGEXEC_LEDGER, else the host's, else the user's own.
+
+    Raises BadPath for a name that cannot be one.
+    """
+    named = explicit if explicit is not None else os.environ.get(VARIABLE) or None
+    if named is not None:
+        return place(named)
     if host_folder is not None:
         return host_folder
-    tree = os.environ.get("COMFYUI_PATH")
-    for base in (Path(tree).expanduser() if tree else None, Path.cwd()):
-        if base is not None and (base / "execution.py").is_file() and (base / "user").is_dir():
-            return system_user_folder(base / "user")
+    for tree in (os.environ.get("COMFYUI_PATH"), "."):
+        try:
+            base = place(tree) if tree else None
+            if base is not None and (base / "execution.py").is_file() and (base / "user").is_dir():
+                return system_user_folder(base / "user")
+        except (BadPath, OSError):  # a variable of the host's that leads nowhere, or a folder that is gone
+            continue
     return default_folder()
 
 
@@ -51,11 +61,11 @@ def system_user_folder(user: Path) -> Path:
 
 
 def default_folder() -> Path:
-    """The ledger of a person who named none and runs no host here."""
+    """The ledger of a person who named none and runs no host here. BadPath where no home is known."""
     if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
+        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
     elif sys.platform == "darwin":
-        base = str(Path.home() / "Library" / "Application Support")
+        base = "~/Library/Application Support"
     else:
-        base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(base) / "stagexec"
+        base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return place(base) / "stagexec"

@@ -20,6 +20,9 @@ FULL = 2
 """The generation whose collection takes long; younger ones take microseconds and are not looked at."""
 
 
+HELD_S = 1.0
+"""A run's `closing` lock is held for some microseconds at a time."""
+
 _last_ns: int | None = None
 
 
@@ -47,8 +50,10 @@ def _pause(phase: str, info: dict[str, Any]) -> None:
 @guarded
 def _file(phase: str) -> None:
     for run in list(live.finishing.values()):
-        # Held only while the run is being closed; then there is nothing left to split.
-        if not run.closing.acquire(blocking=False):
+        # At the start it is held where the run is being closed, perhaps by this very thread: not waited for.
+        # A pause that did begin has to end, and whoever holds the lock then is another thread.
+        begun = phase == "stop" and run.pause_depth != NO_DEPTH
+        if not run.closing.acquire(timeout=HELD_S if begun else 0):
             continue
         try:
             if phase == "start":

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from stagexec.record import words
 from stagexec.record.guard import guarded
 from stagexec.record.ledger import NO_DEPTH, Ledger
 
@@ -21,6 +22,23 @@ VISIT: contextvars.ContextVar[tuple[Run, int, str, str | None] | None] = context
     "stagexec_visit", default=None
 )
 """(run, visit number, stage, part) of the visit whose node function runs; its tasks inherit it."""
+
+
+UNDESCRIBED: dict[str, Any] = {
+    "number": None,
+    "validate_ns": None,
+    "selected_outputs": [],
+    "nodes": [],
+    "classes": [],
+    "links": [],
+    "output_nodes": [],
+    "seeds": [],
+    "prompt_hash": None,
+    "number_of_nodes": None,
+    "until": None,
+    "left_out": [],
+}
+"""`run_accepted` of a prompt that no queue of ours saw."""
 
 
 class Run:
@@ -49,6 +67,8 @@ class Run:
         self.cancel_ns: int | None = None
         self.stopped_ns: int | None = None
         self.closing = threading.Lock()
+        self.ended_ns: int | None = None
+        self.filed = False
         self.pause_depth = NO_DEPTH
         self.error: dict[str, Any] | None = None
         self.blocked: list[dict[str, Any]] = []
@@ -117,7 +137,7 @@ class Run:
         detail: dict[str, Any] | None = None,
     ) -> None:
         """Keep an interval of another lane. Spans may overlap; they are never added to the ledger."""
-        self.pending_spans.append((lane, stage, name, visit, start_ns, end_ns, detail))
+        self.pending_spans.append((words.lane(lane), stage, name, visit, start_ns, end_ns, detail))
 
     @guarded
     def mark(self, name: str, detail: dict[str, Any], **fields: Any) -> None:
@@ -157,6 +177,21 @@ class Run:
     def on_main_lane(self) -> bool:
         """Is the caller on the thread that executes this run?"""
         return threading.get_ident() == self.thread
+
+
+def take_segments(run: Run) -> tuple[list[Any], Any]:
+    """All closed segments of a run and the open one, as one consistent reading from another thread."""
+    pending = run.ledger.pending
+    taken: list[Any] = []
+    while True:
+        taken += [pending.popleft() for _ in range(len(pending))]
+        open_ = run.ledger.open
+        if not pending:
+            break
+    if taken and open_ is not None and taken[-1][0] is open_:
+        # Caught between the two steps of a switch: the segment counts as open still, and is taken next time.
+        pending.appendleft(taken.pop())
+    return taken, open_
 
 
 class TensorRefs:

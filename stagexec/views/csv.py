@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import pathlib
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from stagexec.printable import visible
 from stagexec.reading import device
 from stagexec.reading.runs import Run
 
@@ -51,6 +53,19 @@ def rows(run: Run) -> Iterator[dict[str, Any]]:
         }
 
 
+NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""A cell that begins so is computed by spreadsheets, in their full-width forms too."""
+
+
+def cell(value: Any) -> Any:
+    """A cell that a spreadsheet shows as it is."""
+    if not isinstance(value, str) or NUMBER.fullmatch(value):
+        return value
+    text = visible(value)
+    return f"'{text}" if value.lstrip(" ").startswith(FORMULA) else text
+
+
 def milliseconds(ns: int) -> str:
     """Exact decimal milliseconds of nanoseconds."""
     sign, whole = ("-", -ns) if ns < 0 else ("", ns)
@@ -60,11 +75,11 @@ def milliseconds(ns: int) -> str:
 def write(runs: Iterable[Run], path: pathlib.Path) -> int:
     """Write the segments of `runs`; how many there were. Raises OSError."""
     count = 0
-    with path.open("w", newline="", encoding="utf-8") as out:
+    with path.open("w", newline="", encoding="utf-8", errors="backslashreplace") as out:
         writer = csv.DictWriter(out, COLUMNS)
         writer.writeheader()
         for run in runs:
             for row in rows(run):
-                writer.writerow(row)
+                writer.writerow({name: cell(value) for name, value in row.items()})
                 count += 1
     return count

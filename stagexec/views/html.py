@@ -14,7 +14,7 @@ from typing import Any
 from stagexec import stages as sets
 from stagexec.answers.diff import Comparison, diff
 from stagexec.answers.explain import COMPLETE
-from stagexec.answers.failures import FAILED, wilson
+from stagexec.answers.failures import STOPPED, counts_as_failure, wilson
 from stagexec.answers.words import human, percent
 from stagexec.reading import derive, rows
 from stagexec.reading.runs import Run
@@ -33,6 +33,9 @@ COLOURS = dict(
         strict=True,
     )
 )
+
+UNKNOWN = "#999999"
+"""Colour of a stage that this version does not know."""
 
 STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:1100px;padding:0 1rem;color:#222}
@@ -107,7 +110,9 @@ def _bars(go: Any, runs: Sequence[Run]) -> Any:
     for stage in dict.fromkeys([*sets.STAGES, *(stage for one in times for stage in one)]):
         if any(stage in one for one in times):
             seconds = [one.get(stage, 0) / 1e9 for one in times]
-            figure.add_bar(name=stage, x=names, y=seconds, marker_color=COLOURS.get(stage))
+            figure.add_bar(
+                name=html.escape(stage), x=names, y=seconds, marker_color=COLOURS.get(stage, UNKNOWN)
+            )
     figure.update_layout(barmode="stack", yaxis_title="seconds", xaxis_type="category", height=460)
     return figure
 
@@ -122,15 +127,15 @@ def _waterfall(go: Any, run: Run) -> Any:
     for stage in dict.fromkeys(row[0] for row in segments):
         mine = [row for row in segments if row[0] == stage]
         figure.add_bar(
-            name=stage,
+            name=html.escape(stage),
             orientation="h",
-            y=[stage] * len(mine),
+            y=[html.escape(stage)] * len(mine),
             base=[(start - zero) / 1e9 for _, _, start, *_ in mine],
             x=[(end - start) / 1e9 for _, _, start, end, *_ in mine],
             text=[html.escape(_label(row, classes)) for row in mine],
             textposition="none",
             hovertemplate="%{text}<br>from %{base:.4f} s, %{x:.4f} s<extra>%{y}</extra>",
-            marker_color=COLOURS.get(stage),
+            marker_color=COLOURS.get(stage, UNKNOWN),
         )
     height = 120 + 28 * len({row[0] for row in segments})
     figure.update_layout(
@@ -146,8 +151,9 @@ def _label(segment: tuple[Any, ...], classes: dict[int, str | None]) -> str:
 
 
 def _failures(runs: Sequence[Run]) -> str:
-    counted = [run for run in runs if run.outcome not in (None, "cancelled") and not run.warmup]
-    bad = [run for run in counted if run.outcome in FAILED]
+    ended = [run for run in runs if run.outcome not in (None, "cancelled") and not run.warmup]
+    counted = [run for run in ended if run.cause != STOPPED]
+    bad = [run for run in counted if counts_as_failure(run.outcome, run.cause)]
     low, high = wilson(len(bad), len(counted))
     if low is None or high is None:
         return "<h2>Failures</h2><p>No run has ended.</p>"
@@ -182,7 +188,7 @@ def _comparison(go: Any, found: Comparison) -> str:
         orientation="h",
         y=[one.stage for one in moved],
         x=[one.delta_ns / 1e9 for one in moved],
-        marker_color=[COLOURS.get(one.stage) for one in moved],
+        marker_color=[COLOURS.get(one.stage, UNKNOWN) for one in moved],
     )
     figure.update_layout(height=120 + 28 * len(moved), xaxis_title="seconds, second minus first")
     lines = "".join(

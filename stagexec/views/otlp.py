@@ -5,10 +5,16 @@ Needs opentelemetry-sdk and its HTTP exporter: pip install 'stagexec[otlp]'.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import hashlib
+import logging
+import urllib.parse
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stagexec import __version__
+from stagexec import __version__, addresses
+from stagexec.answers.failures import counts_as_failure
 from stagexec.reading import derive, rows
 from stagexec.reading.runs import Run, Visit
 from stagexec.views.outbox import Outbox
@@ -26,23 +32,69 @@ class CannotSend(Exception):
     """The library is missing, or the collector did not take it; one line."""
 
 
+SIGNALS = ("traces", "metrics", "logs")
+
+
 def send(runs: Sequence[Run], url: str) -> int:
     """Send a trace a run to the collector at `url`, and metrics of those that ended, warm-ups apart.
 
-    How many spans; raises CannotSend.
+    How many spans; raises CannotSend, whose text names the collector without what is secret in its address.
     """
     spans = [span for run in runs for span in spans_of(run)]
-    exporter = _exporters()[0](endpoint=f"{url.rstrip('/')}/v1/traces", timeout=TIMEOUT_S)
+    exporter = _exporter(0, url)
     from opentelemetry.sdk.trace.export import SpanExportResult
 
     try:
         for start in range(0, len(spans), BATCH):
             if exporter.export(spans[start : start + BATCH]) is not SpanExportResult.SUCCESS:
-                raise CannotSend(f"{url}: the collector did not take the traces")
+                raise CannotSend(f"{addresses.origin(url)}: the collector did not take the traces")
     finally:
         exporter.shutdown()
     _send_metrics(runs, url)
     return len(spans)
+
+
+def endpoint(url: str, signal: str) -> str:
+    """Where a collector at `url` takes a signal: a base address, or the address of one of its signals.
+
+    Raises CannotSend for what is no http or https address.
+    """
+    if not addresses.is_http(url):
+        raise CannotSend("a collector is an http or https address, such as http://localhost:4318")
+    parts = urllib.parse.urlsplit(url)
+    path = parts.path.rstrip("/")
+    for known in SIGNALS:
+        path = path.removesuffix(f"/v1/{known}").rstrip("/")
+    return urllib.parse.urlunsplit(parts._replace(path=f"{path}/v1/{signal}", fragment=""))
+
+
+def _exporter(which: int, url: str) -> Any:
+    """The exporter of traces (0) or metrics (1) for the collector at `url`. Raises CannotSend."""
+    made = _exporters()[which]
+    plain, user = addresses.parted(endpoint(url, SIGNALS[which]))
+    session = _session_class()()
+    if user is not None:
+        session.auth = tuple(word.encode() for word in user)
+    return made(endpoint=plain, timeout=TIMEOUT_S, session=session)
+
+
+@functools.cache
+def _session_class() -> type[Any]:
+    """A session that follows no redirect, and whose errors do not quote addresses."""
+    import requests
+
+    class Session(requests.Session):
+        def request(self, method: Any, url: Any, *args: Any, **kwargs: Any) -> Any:
+            kwargs["allow_redirects"] = False
+            try:
+                answer = super().request(method, url, *args, **kwargs)
+            except requests.RequestException as error:
+                raise type(error)(addresses.shown(addresses.reason(error))) from None
+            if 300 <= answer.status_code < 400:  # the exporter would take it for a success
+                raise requests.RequestException(f"answered {answer.status_code}, which is not followed")
+            return answer
+
+    return Session
 
 
 def _exporters() -> tuple[Any, Any]:
@@ -51,7 +103,16 @@ def _exporters() -> tuple[Any, Any]:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError:
         raise CannotSend("OTLP needs the OpenTelemetry SDK: pip install 'stagexec[otlp]'") from None
+    quiet = logging.getLogger("opentelemetry.util.re")
+    if _hide_headers not in quiet.filters:
+        quiet.addFilter(_hide_headers)
     return OTLPSpanExporter, OTLPMetricExporter
+
+
+def _hide_headers(record: logging.LogRecord) -> bool:
+    """It quotes a header of $OTEL_EXPORTER_OTLP_HEADERS that it cannot read, which is where keys are."""
+    record.args = tuple(addresses.HIDDEN for _ in record.args or ())
+    return True
 
 
 def _resource(run: Run) -> Any:
@@ -77,31 +138,61 @@ def spans_of(run: Run) -> list[Any]:
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
     begin = rows.accepted_wall_ns(run)
-    if begin is None:
+    if begin is None or begin < 0:  # before 1970: a damaged line, or no clock
         return []
     moved = begin - run.accepted_ns
     memory = InMemorySpanExporter()
-    provider = TracerProvider(resource=_resource(run), shutdown_on_exit=False)
+    ids = _ids_class()(run.run_id)
+    provider = TracerProvider(resource=_resource(run), shutdown_on_exit=False, id_generator=ids)
     provider.add_span_processor(SimpleSpanProcessor(memory))
     tracer = provider.get_tracer("stagexec", __version__)
     last = run.segments.end_ns[-1] if len(run.segments) else run.accepted_ns
+    if last + moved < 0:
+        return []
     root = tracer.start_span("run", start_time=begin, attributes=_run_attributes(run))
-    if run.outcome in ("failed", "partial", "lost"):
+    if counts_as_failure(run.outcome, run.cause):
         root.set_status(trace.Status(trace.StatusCode.ERROR, run.cause or ""))
     inside = trace.set_span_in_context(root)
     visits = _longest(run)
     for visit in visits:
+        if min(visit.start_ns, visit.end_ns) + moved < 0:
+            continue  # a damaged time, which the protocol cannot carry
+        ids.name = f"visit {visit.visit} {visit.start_ns}"
         named = visit.class_type or "visit"
         told = _known(_visit_attributes(visit))
         span = tracer.start_span(named, inside, attributes=told, start_time=visit.start_ns + moved)
         span.end(visit.end_ns + moved)
-    for stage, part, start, end, number, _ in run.segments.rows():
-        if number is None:
+    for place, (stage, part, start, end, number, _) in enumerate(run.segments.rows()):
+        if number is None and min(start, end) + moved >= 0:
+            ids.name = f"segment {place}"
             told = _known({"stagexec.stage": stage, "stagexec.part": part})
             span = tracer.start_span(stage, inside, attributes=told, start_time=start + moved)
             span.end(end + moved)
     root.end(last + moved)
     return list(memory.get_finished_spans())
+
+
+@functools.cache
+def _ids_class() -> type[Any]:
+    """Ids made of the run's own: a run that is sent again is the same trace, not a second one."""
+    from opentelemetry.sdk.trace.id_generator import IdGenerator
+
+    class Ids(IdGenerator):  # type: ignore[misc,unused-ignore]
+        def __init__(self, run_id: str) -> None:
+            self.run_id = run_id
+            self.name = "run"
+
+        def generate_trace_id(self) -> int:
+            return self._number("trace", 16)
+
+        def generate_span_id(self) -> int:
+            return self._number(f"span {self.name}", 8)
+
+        def _number(self, name: str, size: int) -> int:
+            digest = hashlib.sha256(f"stagexec {name} {self.run_id}".encode("utf-8", "backslashreplace"))
+            return int.from_bytes(digest.digest()[:size], "big") or 1  # zero means that there is none
+
+    return Ids
 
 
 def _longest(run: Run) -> list[Visit]:
@@ -160,30 +251,50 @@ def _send_metrics(runs: Sequence[Run], url: str) -> None:
         count.add(1, {"outcome": outcome, "cause": run.cause or "none"})
         for stage, ns in derive.stage_times(run).items():
             stage_time.record(ns / 1e9, {"stage": stage, **alike})
-    exporter = _exporters()[1](endpoint=f"{url.rstrip('/')}/v1/metrics", timeout=TIMEOUT_S)
+    exporter = _exporter(1, url)
     try:
-        if exporter.export(reader.get_metrics_data()) is not MetricExportResult.SUCCESS:
-            raise CannotSend(f"{url}: the collector did not take the metrics")
+        if exporter.export(_timed(reader.get_metrics_data(), counted)) is not MetricExportResult.SUCCESS:
+            raise CannotSend(f"{addresses.origin(url)}: the collector did not take the metrics")
     finally:
         exporter.shutdown()
         provider.shutdown()
 
 
+def _timed(data: Any, runs: Sequence[Run]) -> Any:
+    """Metrics with the times of the runs that they count, so that sending again makes no further points."""
+    starts = [start for run in runs if (start := rows.accepted_wall_ns(run)) is not None]
+    ends = [end for run in runs if (end := run.process.wall_ns(run.finished_ns or 0)) is not None]
+    if not starts or not ends:
+        return data
+    times = {"start_time_unix_nano": min(starts), "time_unix_nano": max(*starts, *ends)}
+
+    def moved(metric: Any) -> Any:
+        points = [dataclasses.replace(point, **times) for point in metric.data.data_points]
+        return dataclasses.replace(metric, data=dataclasses.replace(metric.data, data_points=points))
+
+    def scope(one: Any) -> Any:
+        return dataclasses.replace(one, metrics=[moved(metric) for metric in one.metrics])
+
+    resources = [
+        dataclasses.replace(one, scope_metrics=[scope(inner) for inner in one.scope_metrics])
+        for one in data.resource_metrics
+    ]
+    return dataclasses.replace(data, resource_metrics=resources)
+
+
 class Background(Outbox):
-    """Sends closed runs from a thread of its own; `put(run)` never waits."""
+    """Sends closed runs from a thread of its own; `put(run)` never waits. Raises CannotSend."""
 
     def __init__(self, url: str, complain: Callable[[str], None]) -> None:
-        _exporters()  # a missing library is told at the start
+        _exporters()  # a missing library, or an address that is none, is told at the start
+        endpoint(url, "traces")
         self.url = url
-        self._complain = complain
-        self._told = False
-        super().__init__("stagexec-otlp", self._send_one, WAITING)
+        target = f"the collector at {addresses.origin(url)}"
+        super().__init__("stagexec-otlp", target, self._send_one, WAITING, complain)
 
-    def _send_one(self, run: Run) -> None:
+    def _send_one(self, run: Run) -> str | None:
         try:
             send([run], self.url)
-            self._told = False
-        except Exception as error:  # noqa: BLE001 (the fence of this thread: told once, and tried again)
-            if not self._told:
-                self._complain(f"traces cannot be sent: {error}")
-            self._told = True
+        except CannotSend as error:
+            return str(error)
+        return None

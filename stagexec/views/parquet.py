@@ -52,7 +52,7 @@ def write_runs(runs: Runs, folder: pathlib.Path, name: str, only: Iterable[str] 
         where = f"run_id IN ({', '.join('?' * len(values))})" if values else "false"
     cells = ", ".join(table.COLUMNS)
     _copy(
-        runs.connection,
+        runs,
         f"SELECT {cells}, {DAY} AS day FROM runs WHERE {where}",
         values,
         folder / "runs",
@@ -76,7 +76,10 @@ def write_segments(runs: Iterable[Run], folder: pathlib.Path, name: str) -> int:
         if not count:
             return 0
         columns = ", ".join(f"{column}: '{kind}'" for column, kind in {**SEGMENTS, "day": "VARCHAR"}.items())
-        query = f"SELECT * FROM read_json(?, columns={{{columns}}}, format='newline_delimited')"
+        query = (
+            f"SELECT * FROM read_json(?, columns={{{columns}}}, format='newline_delimited', "
+            "maximum_object_size=268435456)"
+        )
         with duckdb.connect() as connection:
             _copy(connection, query, [str(lines)], folder / "segments", name)
     return count
@@ -93,5 +96,5 @@ def _copy(connection: Any, query: str, values: list[Any], folder: pathlib.Path, 
             f"WRITE_PARTITION_COLUMNS false, OVERWRITE_OR_IGNORE, FILENAME_PATTERN '{name}_{{i}}')",
             values,
         )
-    except duckdb.IOException as error:
+    except duckdb.Error as error:
         raise CannotWrite(str(error).splitlines()[0]) from None

@@ -40,9 +40,12 @@ def timeline(run: dict[str, Any], trace: Any = None) -> dict[str, Any]:
     ]
     notes = []
     if trace is not None:
-        merged = torch_events(trace, zero)
-        notes = [] if merged else ["the torch trace has no anchor of ours and was left out"]
-        events += merged
+        try:
+            merged = torch_events(trace, zero)
+            notes = [] if merged else ["the torch trace has no anchor of ours and was left out"]
+            events += merged
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            notes = [f"the torch trace is no trace and was left out: {error}"]
     told = {name: run[name] for name in ("run_id", "prompt_id", "condition_id", "outcome", "timing")}
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {**told, "notes": "; ".join(notes)}}
 
@@ -51,9 +54,16 @@ def trace_of(run: dict[str, Any]) -> pathlib.Path | None:
     """The torch trace among the run's artifacts; None where there is none or it was removed."""
     for artifact in run["artifacts"]:
         path = pathlib.Path(artifact["path"] or "")
-        if artifact["media"] == "profile" and path.suffix == ".json" and path.is_file():
+        if artifact["media"] == "profile" and path.suffix == ".json" and _is_file(path):
             return path
     return None
+
+
+def _is_file(path: pathlib.Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
 
 
 def write(run: dict[str, Any], target: pathlib.Path) -> int:
@@ -151,6 +161,7 @@ def _marks(run: dict[str, Any], zero: int) -> list[Event]:
             "args": {"detail": mark["detail"], "node_id": mark["node_id"]},
         }
         for mark in run["marks"]
+        if mark["at_ns"] is not None  # its time is damaged: it has no place here
     ]
 
 

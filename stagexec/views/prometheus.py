@@ -5,9 +5,12 @@ Needs prometheus-client: pip install 'stagexec[metrics]'.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
-from stagexec.answers.failures import FAILED
+from stagexec.answers.failures import counts_as_failure
+from stagexec.printable import visible
 from stagexec.reading.table import stages_of
 
 BUCKETS = (
@@ -57,30 +60,52 @@ class Metrics:
         )
         self._failures = counter(
             "stagexec_failures",
-            "Runs that failed; a cancel is none.",
+            "Runs that failed; a cancel is none, nor a planned end of the process.",
             ["stage", "cause", "node_class"],
             **kept,
         )
         self._wasted = counter("stagexec_wasted_seconds", "Time nobody got anything for.", ["kind"], **kept)
         self._outputs = counter("stagexec_delivered_outputs", "Artifacts that are there.", **kept)
+        self._dropped = {
+            kind: counter(f"stagexec_{kind}_dropped", f"Runs that could not be told by {kind}.", **kept)
+            for kind in ("webhook", "otlp")
+        }
+        self._worker_up = client.Gauge(
+            "stagexec_worker_up",
+            "1 while the thread that executes prompts lives, 0 when it is dead; NaN where it is not watched.",
+            **kept,
+        )
+        self._worker_restarts = counter(
+            "stagexec_worker_restarts", "Workers started in a dead one's place.", **kept
+        )
+        self._worker: Callable[[], dict[str, Any]] = dict
+        self._restarts = 0
         self._classes: set[str] = set()
+
+    def watch_worker(self, worker: Callable[[], dict[str, Any]]) -> None:
+        """`worker` gives {up, restarts}, which every scrape then asks for."""
+        self._worker = worker
 
     def observe(self, row: dict[str, Any]) -> None:
         """Count one closed run; `row` has table.COLUMNS."""
-        outcome, cause = str(row["outcome"]), str(row["cause"] or "none")
-        timing = str(
-            row["timing"] or "unknown"
-        )  # a profiled run is slower: never one distribution with others
+        outcome, cause = visible(row["outcome"]), visible(row["cause"] or "none")
+        # A profiled run is slower: never one distribution with others.
+        timing = visible(row["timing"] or "unknown")
         self._runs.labels(outcome, cause).inc()
-        self._total.labels(outcome, timing).observe(row["total_ns"] / 1e9)
+        if row["total_ns"] is not None:
+            self._total.labels(outcome, timing).observe(row["total_ns"] / 1e9)
         for stage, ns in stages_of(row).items():
-            self._stage.labels(stage, outcome, timing).observe(ns / 1e9)
-        if row["outcome"] in FAILED:
+            self._stage.labels(visible(stage), outcome, timing).observe(ns / 1e9)
+        if counts_as_failure(row["outcome"], row["cause"]):
             name = self._bounded(row["error_class"])
-            self._failures.labels(str(row["error_stage"] or "none"), cause, name).inc()
-        if row["wasted_ns"]:
-            self._wasted.labels(str(row["wasted_kind"])).inc(row["wasted_ns"] / 1e9)
+            self._failures.labels(visible(row["error_stage"] or "none"), cause, name).inc()
+        if (row["wasted_ns"] or 0) > 0:  # a counter only ever grows
+            self._wasted.labels(visible(row["wasted_kind"])).inc(row["wasted_ns"] / 1e9)
         self._outputs.inc(row["delivered"] or 0)
+
+    def dropped(self, kind: str) -> None:
+        """Count a run that `webhook` or `otlp` could not be told of."""
+        self._dropped[kind].inc()
 
     def _bounded(self, name: str | None) -> str:
         if name is None:
@@ -88,9 +113,14 @@ class Metrics:
         if name not in self._classes and len(self._classes) >= MOST_CLASSES:
             return "other"
         self._classes.add(name)
-        return name
+        return visible(name)
 
     def text(self) -> bytes:
         """The exposition, as a scrape wants it."""
+        told = self._worker()
+        up, restarts = told.get("up"), told.get("restarts", 0)
+        self._worker_up.set(math.nan if up is None else float(up))
+        self._worker_restarts.inc(restarts - self._restarts)
+        self._restarts = restarts
         written: bytes = self._text(self.registry)
         return written

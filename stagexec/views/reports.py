@@ -44,6 +44,10 @@ def print_failures(out: Console, found: Failures) -> None:
     out.print(f"failure rate {rate}, 95% interval: {total.failures} of {total.attempts}, cancels left out")
     sure = _rate(total.reliability, total.reliability_low, total.reliability_high)
     out.print(f"reliability {sure}: {total.delivered_runs} delivered all, of all that ended")
+    if total.stopped:
+        out.print(
+            f"{total.stopped} were stopped with their process (signal, exit or restart), and count in neither"
+        )
     out.print(f"wasted {human(total.wasted_ns)} ({text(total.wasted_kind)}) of {human(total.busy_ns)} busy")
     if found.price_per_gpu_hour is not None:
         out.print(

@@ -14,6 +14,7 @@ from rich.table import Table
 from stagexec.answers.diff import residency_of
 from stagexec.answers.explain import Difference
 from stagexec.answers.words import human, percent, size
+from stagexec.printable import visible
 from stagexec.reading.audit import Finding
 
 BAR_CELLS = 30
@@ -35,16 +36,28 @@ OUTCOME_STYLES = {
 }
 
 
+class Screen(Console):
+    """A console whose own words alone may steer the terminal: no text of others that is printed does."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """As rich's, of texts with what is unseen in them made visible."""
+        shown = (visible(one, keep="\n") if isinstance(one, str) else one for one in objects)
+        super().print(*shown, **options)
+
+
 def console() -> Console:
     """A console on standard output. What its encoding lacks, as a Windows pipe's, becomes a question mark."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
-    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else PIPED_COLUMNS, highlight=False)
+    out: Any = sys.stdout
+    if isinstance(out, io.TextIOWrapper):
+        out.reconfigure(errors="replace")
+    if out is None:  # a process may have been started without any
+        out = io.StringIO()
+    return Screen(file=out, width=None if out.isatty() else PIPED_COLUMNS, highlight=False)
 
 
 def text(value: Any) -> str:
-    """User data, made safe for rich; `-` for None."""
-    return "-" if value is None else escape(str(value))
+    """User data, made safe for rich and for the terminal; `-` for None."""
+    return "-" if value is None else escape(visible(value))
 
 
 def _table(*columns: str, right: tuple[str, ...] = ()) -> Table:
@@ -57,7 +70,7 @@ def _table(*columns: str, right: tuple[str, ...] = ()) -> Table:
 def _outcome(row: dict[str, Any]) -> str:
     name = row["outcome"]
     if name is None:
-        return "[cyan]running[/]"
+        return "[cyan]waiting[/]" if list(row["stages"]) == ["queue_wait"] else "[cyan]running[/]"
     style = OUTCOME_STYLES.get(name, "red")
     cause = f" ({text(row['cause'])})" if row["cause"] else ""
     return f"[{style}]{text(name)}[/]{cause}"

@@ -80,10 +80,18 @@ async function show(id) {
   box.scrollIntoView();
 }
 async function main() {
+  const worker = await get("/worker"), dead = worker.up === false;
+  if (dead) {
+    const why = worker.exception_type + (worker.at ? " at " + worker.at : "");
+    document.getElementById("worker").textContent =
+      "The worker is dead (" + why + "): no prompt is executed until ComfyUI is restarted.";
+  }
   const runs = (await get("/runs?limit=100")).reverse();
   const table = document.getElementById("runs");
   for (const run of runs) {
-    const where = [run.outcome || "under way", run.cause, run.error_stage].filter(x => x).join(", ");
+    const waits = !run.outcome && Object.keys(run.stages).join() === "queue_wait";
+    const now = waits ? (dead ? "waits for a worker that is dead" : "waiting") : "under way";
+    const where = [run.outcome || now, run.cause, run.error_stage].filter(x => x).join(", ");
     const r = row([run.run_id.slice(0, 8), (run.accepted_wall || "").slice(0, 19).replace("T", " "), where,
       human(run.total_ns), bar(run.stages, run.total_ns)]);
     r.className = "run";
@@ -118,7 +126,8 @@ POLICY = (
 
 HTML = (
     "<!doctype html><html lang=en><head><meta charset=utf-8><title>stagexec</title>"
-    f"<style>{STYLE}</style></head><body><h1>stagexec</h1><p id=count class=dim>loading</p><p id=key></p>"
+    f"<style>{STYLE}</style></head><body><h1>stagexec</h1><p id=worker class=bad></p>"
+    "<p id=count class=dim>loading</p><p id=key></p>"
     "<table id=runs></table><div id=run></div>"
     f"<script>{SCRIPT}</script></body></html>"
 )

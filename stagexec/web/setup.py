@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from stagexec.reading.tail import Closed
 from stagexec.views import otlp, prometheus
-from stagexec.web.feed import Feed, Listener, summary
+from stagexec.web.earlier import Earlier
+from stagexec.web.feed import Ended, Feed, Listener, summary
 from stagexec.web.routes import Site
 from stagexec.web.webhook import Webhook
 
@@ -22,41 +23,60 @@ def make(
     journal: Callable[[], pathlib.Path | None],
     complain: Callable[[str, Exception], None],
     warn: Callable[[str], None],
+    told: Callable[[], Iterable[str]] = tuple,
+    worker: Callable[[], dict[str, Any]] = dict,
 ) -> tuple[Site, Feed]:
     """The site of a ledger, and the feed of this process's journal with who listens by default.
 
-    `complain` takes a listener's fault, `warn` a sentence for the person at the log.
+    `complain` takes a listener's fault, `warn` a sentence for the person at the log; `told` gives what the
+    host was told to listen at, `worker` the state of the thread that executes prompts.
     """
     feed = Feed(journal, complain)
     metrics: Any
+    counted = None
     try:
         counted = metrics = prometheus.Metrics()
-
-        def observe(closed: Closed) -> None:
-            if not closed.row["warmup"]:
-                counted.observe(closed.row)
-
-        feed.listeners.append(observe)
+        counted.watch_worker(worker)
+        feed.listeners.append(functools.partial(observe, metrics))
     except prometheus.NoLibrary as reason:
         metrics = reason
-    feed.listeners += outside(warn)
-    return Site(ledger, metrics), feed
+    feed.listeners += outside(warn, counted, feed.worker_listeners)
+    feed.earlier = Earlier(ledger, journal, list(feed.listeners), complain)
+    return Site(ledger, metrics, told, complain, worker), feed
 
 
-def outside(warn: Callable[[str], None]) -> list[Listener]:
-    """Who else is told, by the environment. An address that cannot be used is warned of, once."""
+def observe(metrics: prometheus.Metrics, ended: Ended) -> None:
+    """Count a run; a warm-up is in no statistic."""
+    if not ended.row["warmup"]:
+        metrics.observe(ended.row)
+
+
+def outside(
+    warn: Callable[[str], None],
+    metrics: prometheus.Metrics | None = None,
+    worker_listeners: list[Callable[[dict[str, Any]], None]] | None = None,
+) -> list[Listener]:
+    """Who else is told, by the environment. An address that cannot be used is warned of, once.
+
+    What cannot be sent is counted in `metrics`; who is told of a worker's end is added to `worker_listeners`.
+    No warning holds an address: see stagexec.addresses.
+    """
     found: list[Listener] = []
     webhook, collector = os.environ.get(WEBHOOK_VARIABLE), os.environ.get(OTLP_VARIABLE)
     if webhook:
         try:
             hook = Webhook(webhook, warn)
-            found.append(lambda closed: hook.put(summary(closed)))
+            hook.on_drop = functools.partial(metrics.dropped, "webhook") if metrics is not None else None
+            found.append(lambda ended: hook.put(summary(ended)))
+            if worker_listeners is not None:
+                worker_listeners.append(hook.put_worker)
         except ValueError as error:
             warn(f"${WEBHOOK_VARIABLE}: {error}")
     if collector:
         try:
             sender = otlp.Background(collector, warn)
-            found.append(lambda closed: sender.put(closed.run()))
+            sender.on_drop = functools.partial(metrics.dropped, "otlp") if metrics is not None else None
+            found.append(lambda ended: sender.put(ended.run()))
         except otlp.CannotSend as error:
             warn(f"${OTLP_VARIABLE}: {error}")
     return found

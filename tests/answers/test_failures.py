@@ -168,3 +168,24 @@ def test_a_warm_up_is_in_no_statistic_but_stays_a_run(tmp_path: Path) -> None:
     assert (asked(tmp_path).total.accepted, asked(tmp_path).total.failures) == (1, 0)
     with relation.of_ledger(tmp_path) as runs:
         assert [row["warmup"] for row in runs.rows("true", [])] == [True, False]
+
+
+def test_runs_that_a_planned_end_took_are_counted_apart_and_those_of_a_crash_as_failures(
+    tmp_path: Path,
+) -> None:
+    for number, ended in enumerate((True, False)):
+        journal = FakeJournal(pid=2**22 + number).head()
+        tiny_run(journal, f"god{number}")
+        FakeRun(journal, f"los{number}", TINY).spend(S)
+        journal.heartbeat()
+        if ended:
+            journal.end("restart")
+        journal.write(tmp_path)
+    total = asked(tmp_path).total
+    assert (total.accepted, total.stopped, total.attempts, total.failures) == (4, 1, 3, 1)
+    assert (total.failure_rate, total.reliability) == (1 / 3, 2 / 3)
+    assert total.outcomes == {"success": 2, "lost": 2}
+    groups = {group.group: (group.failures, group.stopped) for group in asked(tmp_path, "cause").groups}
+    assert groups == {"process_died": (1, 0), "process_stopped": (0, 1)}
+    said = CliRunner().invoke(command, ["failures", "--ledger", str(tmp_path)]).output
+    assert "1 were stopped with their process" in " ".join(said.split())

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults import faults_expected, fresh_recorder, no_fault_of_ours
+
+__all__ = ["faults_expected", "fresh_recorder", "no_fault_of_ours"]
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 

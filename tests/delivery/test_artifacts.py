@@ -58,10 +58,10 @@ def test_a_folder_whose_name_begins_like_the_base_is_outside(directory_of):
     assert promise.state == "unverified"
 
 
-def test_an_unknown_folder_type_is_unverified_with_its_name(directory_of):
+def test_an_unknown_folder_type_is_unverified_and_its_name_is_not_kept(directory_of):
     (promise,) = from_history({"1": {"images": [entry(kind="cloud")]}}, directory_of)
     assert (promise.state, promise.type) == ("unverified", None)
-    assert "'cloud'" in promise.reason
+    assert "cloud" not in promise.reason
 
 
 def test_a_full_path_names_its_own_folder_type(folders, directory_of):

@@ -195,6 +195,19 @@ def test_a_copy_in_another_folder_is_committed_the_same_way(tmp_path: Path, clip
 
 
 @POSIX
+def test_a_ledger_that_takes_no_note_costs_a_delivery_nothing_and_is_no_fault_of_ours(
+    tmp_path: Path, ledger: Path, clip: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, data: bytes) -> int:
+        path.touch()  # the name is there, and there is no room for what it should hold
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    done = commit.deliver(clip, tmp_path / "out" / "x.mp4")
+    assert (done.state, Path(done.path).stat().st_size) == ("verified", clip.stat().st_size)
+    assert list((ledger / "pending").iterdir()) == []
+
+
 def test_kill_9_in_a_delivery_leaves_no_final_name_and_a_note(tmp_path: Path, ledger: Path) -> None:
     big = tmp_path / "big.xyz"
     big.write_bytes(os.urandom(8 << 20))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import http.server
 import os
 import sys
+import threading
 import traceback
 from pathlib import Path
 
@@ -29,6 +31,99 @@ def shelf(tmp_path: Path) -> Path:
     return tmp_path / "shelf"
 
 
+LISTED = "webdav://cloud.local/films;sftp://nas.local/films;s3://reels/out;webdav://[2001:db8::1]/films"
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        "webdav://cloud.local/films",
+        "webdav://cloud.local/films/",
+        "webdav://cloud.local/films/a b",
+        "webdav://cloud.local/films/a%20b/100%25",
+        "WebDAV://Cloud.LOCAL./films/x",
+        "davs://cloud.local:443/films/x",
+        "webdav+https://studio:s3cret@cloud.local/films/x",
+        "webdav://cloud.local/%66ilms/x",
+        "ssh://nas.local:22/films/x",
+        "sftp://nas.local/films/caf\u00e9",
+        "s3://reels/out/2024",
+        "webdav://[2001:0db8:0:0:0:0:0:1]/films/x",
+    ],
+)
+def test_another_spelling_of_what_is_allowed_is_allowed(monkeypatch: pytest.MonkeyPatch, same: str) -> None:
+    monkeypatch.setenv(nodes.DESTINATIONS_VARIABLE, LISTED)
+    nodes.allowed(Folders(), same)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
+def test_a_folder_counts_as_the_one_that_its_links_lead_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("films", "elsewhere", "real"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "films" / "way_out").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "shortcut").symlink_to(tmp_path / "real")
+    monkeypatch.setenv(nodes.DESTINATIONS_VARIABLE, f"{tmp_path}/films;{tmp_path}/shortcut")
+    nodes.allowed(Folders(), f"{tmp_path}/films/today")  # type: ignore[arg-type]
+    nodes.allowed(Folders(), f"{tmp_path}/real/x")  # type: ignore[arg-type]
+    for refused in ("films/way_out", "films/way_out/deep", "films/../elsewhere", "elsewhere"):
+        with pytest.raises(DeliveryFailed, match="not allowed"):
+            nodes.allowed(Folders(), f"{tmp_path}/{refused}")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", ["/srv/\0films", "/srv/\ud800", "file://host/films"])
+def test_a_folder_that_cannot_be_one_is_refused(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+    monkeypatch.setenv(nodes.DESTINATIONS_VARIABLE, "*")
+    with pytest.raises(DeliveryFailed):
+        nodes.allowed(Folders(), wrong)  # type: ignore[arg-type]
+
+
+def test_an_entry_that_cannot_be_read_allows_nothing_and_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(nodes.DESTINATIONS_VARIABLE, "webdav://cloud.local/films/..;https://cloud.local")
+    with pytest.raises(DeliveryFailed):
+        nodes.allowed(Folders(), "webdav://cloud.local/films")  # type: ignore[arg-type]
+    assert caplog.text.count("allows nothing") == 2
+
+
+def test_a_redirect_is_not_followed(tmp_path: Path, clip: Path) -> None:
+    asked: list[str] = []
+
+    class Elsewhere(http.server.BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            asked.append(f"{self.command} {self.path}")
+            self.send_response(307)
+            self.send_header("Location", "/elsewhere" + self.path)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_GET = do_PROPFIND = do_HEAD = do_MKCOL = do_OPTIONS = do_PUT  # noqa: N815 (the library's names)
+
+        def log_message(self, *_args: object) -> None:
+            """Nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"webdav+http://127.0.0.1:{server.server_port}/in"
+        with pytest.raises(DeliveryFailed, match="redirect"):
+            commit.deliver(clip, tmp_path / "out" / "final.mp4", address)
+        server.shutdown()
+    assert asked
+    assert not [one for one in asked if "elsewhere" in one]
+
+
+def test_a_file_name_that_a_server_would_undo_is_not_uploaded(
+    tmp_path: Path, clip: Path, shelf: Path
+) -> None:
+    final = tmp_path / "out" / "x%2f..%2f..%2fy.mp4"
+    with servers.webdav(shelf) as address, pytest.raises(DeliveryFailed, match="% signs"):
+        commit.deliver(clip, final, f"{address}/in")
+    assert [one.name for one in shelf.rglob("*")] == ["in"]
+    assert final.is_file()
+
+
 @pytest.mark.parametrize(
     "way_out",
     [
@@ -39,12 +134,60 @@ def shelf(tmp_path: Path) -> Path:
         "sftp://nas.local/films?/../../etc",
         "sftp://nas.local/films\\..\\x",
         "filecache::sftp://nas.local/films",
+        "webdav://cloud.local/films/%252e%252e/private",
+        "webdav://cloud.local/films/%25252e%25252e/private",
+        "webdav://cloud.local/films/%252525252e%252525252e/private",
+        "webdav://cloud.local/films/%2e./private",
+        "webdav://cloud.local/films/..%2fprivate",
+        "webdav://cloud.local/films%2f..%2fprivate",
+        "webdav://cloud.local/films/x%2fy",
+        "webdav://cloud.local/films/x%252fy",
+        "webdav://cloud.local/films/%5c..%5cprivate",
+        "webdav://cloud.local/films/\uff0e\uff0e/private",
+        "webdav://cloud.local/films/\u2025/private",
+        "webdav://cloud.local/films/..\uff0fprivate",
+        "webdav://cloud.local/films/.. /private",
+        "webdav://cloud.local/films/. ./private",
+        "webdav://cloud.local/films/.../private",
+        "webdav://cloud.local/films/x%00y",
+        "webdav://cloud.local/films/x\ny",
+        "webdav://cloud.local/films/x%0d%0ay",
+        "webdav://cloud.local/films/\u202ex",
+        "webdav://cloud.local/filmsmore",
+        "webdav://cloud.local/film",
+        "webdav://cloud.local/Films",
+        "webdav://cloud.local//films",
+        "webdav://cloud.local",
+        "webdav://cloud.local:444/films",
+        "webdav+http://cloud.local/films",
+        "webdav://cloud.local.evil.example/films",
+        "webdav://cloud.local@evil.example/films",
+        "webdav://evil.example\\@cloud.local/films",
+        "webdav://a@b@cloud.local/films",
+        "webdav://cloud.local%2eevil.example/films",
+        "webdav://cl\u043eud.local/films",
+        "webdav://cloud\u3002local/films",
+        "webdav:///cloud.local/films",
+        "sftp://nas.local/films::file:///etc",
+        "sftp://[::1]/films",
+        "sftp://nas.local:2222/films",
+        "s3://Reels/out",
+        "s3://reels2/out",
+        "s3://reels/outside",
+        "s3://reels/out%2fx/../y",
+        "s3://reels/%6fut",
+        "s3://key@reels/out",
+        "s3://reels:443/out",
+        "http://cloud.local/films",
+        "https://cloud.local/films",
+        "local:///srv/films",
+        "://cloud.local/films",
     ],
 )
 def test_no_spelling_of_an_address_leads_out_of_what_is_allowed(
     monkeypatch: pytest.MonkeyPatch, way_out: str
 ) -> None:
-    monkeypatch.setenv(nodes.DESTINATIONS_VARIABLE, "webdav://cloud.local/films;sftp://nas.local/films")
+    monkeypatch.setenv(nodes.DESTINATIONS_VARIABLE, LISTED)
     nodes.allowed(Folders(), "sftp://nas.local/films/today")  # type: ignore[arg-type]
     with pytest.raises(DeliveryFailed):
         nodes.allowed(Folders(), way_out)  # type: ignore[arg-type]

@@ -1,9 +1,11 @@
 import hashlib
+import itertools
 import json
 import os
 import struct
 import subprocess
 import sys
+import time
 import zlib
 
 import pytest
@@ -371,3 +373,70 @@ def test_the_check_imports_no_decoder_before_it_needs_one():
 def test_a_file_that_says_nothing_of_its_end_has_no_shortfall(tmp_path):
     (tmp_path / "a.txt").write_text("plain")
     assert structure.shortfall(tmp_path / "a.txt") is None
+
+
+def test_a_hollow_file_of_a_terabyte_is_not_read(tmp_path, reads):
+    path = tmp_path / "a.mp4"
+    path.touch()
+    try:
+        os.truncate(path, 1 << 40)
+    except OSError:  # this file system has no such sizes
+        os.truncate(path, 8 << 30)
+    check = verify(path)
+    assert (check.state, check.bytes) == ("unverified", path.stat().st_size)
+    assert "nearly all of it a hole" in check.reason
+    assert reads == []
+
+
+def test_a_link_that_leads_to_itself_is_unverified(tmp_path):
+    (tmp_path / "a.png").symlink_to("b.png")
+    (tmp_path / "b.png").symlink_to("a.png")
+    assert verify(tmp_path / "a.png").state == "unverified"
+
+
+def test_a_drawing_whose_entities_multiply_is_never_verified(tmp_path):
+    names = [f"e{number}" for number in range(12)]
+    entities = ['<!ENTITY e0 "a lot of laughs">']
+    entities += [f'<!ENTITY {name} "{f"&{below};" * 10}">' for below, name in itertools.pairwise(names)]
+    path = tmp_path / "a.svg"
+    path.write_text(f"<!DOCTYPE svg [{''.join(entities)}]><svg>&e11;</svg>")
+    assert verify(path).state != "verified"
+
+
+def test_a_decoder_that_does_not_come_to_an_end_is_ended(tmp_path, monkeypatch):
+    path = samples.video(tmp_path / "a.mp4", "mpeg4")
+    assert verify(path).state == "verified"
+    monkeypatch.setattr(media, "DECODER_S", 1e-9)
+    check = verify(path)
+    assert (check.state, check.reason) == ("unverified", "PyAV did not come to an end with it within 1e-09 s")
+
+
+def test_the_decoders_limit_is_one_for_each_packet_not_for_all(tmp_path, monkeypatch):
+    path = samples.video(tmp_path / "a.mp4", "mpeg4")
+    monkeypatch.setattr(media, "DECODER_S", 0.3)
+    monkeypatch.setattr(media.pulse, "beat", lambda: time.sleep(0.02))
+    assert verify(path).state == "verified"  # 48 packets
+
+
+def test_every_reader_of_a_file_says_that_it_goes_on(tmp_path, monkeypatch):
+    beats = []
+    monkeypatch.setattr("stagexec.delivery.pulse.beat", lambda: beats.append(1))
+    (tmp_path / "a.txt").write_text("plain")
+    (tmp_path / "a.svg").write_text("<svg/>")
+    for path in (
+        samples.image(tmp_path / "a.png"),
+        samples.image(tmp_path / "a.gif", frames=3),
+        samples.video(tmp_path / "a.mp4", "mpeg4"),
+        samples.video(tmp_path / "a.mkv", "mpeg4"),
+        samples.sound(tmp_path / "a.ogg", "libopus"),
+        tmp_path / "a.txt",
+        tmp_path / "a.svg",
+    ):
+        beats.clear()
+        media.pulse.beat()
+        hashing = len(beats)
+        verify.__globals__["_sha256"](path)
+        hashing = len(beats) - hashing
+        beats.clear()
+        assert verify(path).state == "verified"
+        assert len(beats) > hashing, path.name

@@ -147,5 +147,5 @@ def test_mistakes_of_the_export_verb_are_one_line_and_exit_2(run: dict[str, Any]
         assert done.exit_code == 2, words
         assert done.output.count("\n") == 1
     done = call("export", "last", "--ledger", str(tmp_path), "--perfetto", str(tmp_path / "no" / "x"))
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "Traceback" not in done.output

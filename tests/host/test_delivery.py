@@ -122,6 +122,23 @@ def test_the_next_prompt_starts_while_the_files_of_the_last_are_checked(witness:
     assert check["start_ns"] <= started < check["end_ns"]
 
 
+def test_small_runs_behind_one_with_many_large_files_are_closed_before_it(
+    witness: Witness, color: int
+) -> None:
+    copies = graphs.node("StxCopies", images=["1", 0], filename_prefix=prefix(), copies=40)
+    large = witness.client.submit(graphs.line(graphs.noise(1024, seed=color), copies))
+    small = [witness.client.submit(graphs.invert_save(prefix(), color + at)) for at in range(3)]
+    big = witness.wait(large)
+    assert big.ended == ("success", None)
+    assert len(big.artifacts("2")) == 40
+    for one in [witness.wait(prompt_id) for prompt_id in small]:
+        assert one.ended == ("success", None)
+        assert (
+            one.ledger["accepted_mono_ns"] < one.ledger["finished_mono_ns"] < big.ledger["finished_mono_ns"]
+        )
+        assert one.stage_ms("delivery_commit") < big.stage_ms("delivery_commit") / 2
+
+
 def test_the_run_ends_after_its_prompt_and_with_its_check(witness: Witness, color: int) -> None:
     seen = witness.run(graphs.invert_save(prefix(), color))
     last = seen.ledger["segments"][-1]

@@ -82,7 +82,9 @@ def test_a_journal_that_was_removed_is_made_anew_with_its_head(server: Servers) 
     assert warnings(witness.server) == 0
 
 
-def test_what_was_lost_while_something_stood_in_the_way_is_counted_when_it_is_gone(server: Servers) -> None:
+def test_what_happened_while_something_stood_in_the_way_is_in_the_ledger_when_it_is_gone(
+    server: Servers,
+) -> None:
     running = server()
     ledger = ledger_of(running)
     assert_unnoticed(running, graphs.invert_save())
@@ -101,14 +103,17 @@ def test_what_was_lost_while_something_stood_in_the_way_is_counted_when_it_is_go
     finally:
         witness.close()
     assert run.outcome == "success"
-    assert run.process.lost_events > 0
+    assert run.process.lost_events == 0
     assert run.process.start is not None
+    assert [one.outcome for one in store.load(ledger).runs] == [
+        "success"
+    ] * 3  # the first went away with its file
     assert warnings(running) == 1
     assert running.log().count(AGAIN) == 1
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits on file sizes are POSIX")
-def test_a_full_disk_under_the_journal_loses_events_and_not_runs(server: Servers) -> None:
+def test_a_full_disk_under_the_journal_loses_nothing(server: Servers) -> None:
     witness = Witness(server())
     try:
         first = witness.run(graphs.invert_save())
@@ -129,10 +134,12 @@ def test_a_full_disk_under_the_journal_loses_events_and_not_runs(server: Servers
     finally:
         witness.close()
     assert last.outcome == "success"
-    assert last.process.lost_events > 0
+    assert last.process.lost_events == 0
     assert last.segments.total_ns() == (last.finished_ns or 0) - last.accepted_ns
     loaded = store.load(witness.folder)
     assert loaded.find(first.prompt_id).outcome == "success"
+    assert len(loaded.runs) == 6
+    assert all(run.segments.total_ns() == (run.finished_ns or 0) - run.accepted_ns for run in loaded.runs)
     assert [problem.kind for problem in loaded.problems if problem.kind != "torn_middle"] == []
 
 

@@ -184,6 +184,9 @@ def test_ctrl_c_ends_as_the_hosts_and_the_journal_says_so(server: Servers, tmp_p
         ("lost", True),
     ]
     assert sound(ledger, runs[1])["error_stage"] == "node_other"
+    assert runs[1].cause == "process_stopped"
+    assert runs[1].process.end is not None
+    assert runs[1].process.end.reason == "signal SIGINT"
 
 
 # --- the host's own executor --------------------------------------------------------------------------

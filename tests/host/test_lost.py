@@ -122,7 +122,9 @@ def test_at_most_a_second_before_the_kill_is_unaccounted_for(killed: Killed, whi
     assert run.finished_ns is not None
     end = run.process.wall_ns(run.finished_ns)
     assert end is not None
-    assert -20 * MS <= killed.wall_ns - end <= 1000 * MS
+    # After the kill the system takes the process's memory down before it says that the process has ended:
+    # 0.1 s for a gigabyte and a half.
+    assert -500 * MS <= killed.wall_ns - end <= 1000 * MS
 
 
 def test_a_run_that_was_done_before_the_kill_is_untouched_by_it(killed: Killed) -> None:

@@ -315,6 +315,11 @@ def test_another_process_with_one_thing_changed_makes_another_condition(
         ("filters", "scale=1280:-2,fps=24", "scale=1280:-2,fps=24"),
         ("filters", "fps=24,drawtext=text=secret:fontsize=24,secret2", None),
         ("filters", "scale=w='secret'", None),
+        ("filters", "scale=secret:2", None),
+        ("filters", "[secret]fps=24[out]", None),
+        ("preset", "slow", "slow"),
+        ("preset", "secret", None),
+        ("pixel_format", "yuv420p", "yuv420p"),
     ],
 )
 def test_an_encoder_s_settings_are_kept_and_words_in_them_are_a_digest(
@@ -330,6 +335,56 @@ def test_an_encoder_s_settings_are_kept_and_words_in_them_are_a_digest(
     assert shown == kept if kept is not None else "text:" in str(shown)
     monkeypatch.setattr(live, "record_text", True)
     assert found() == value
+
+
+FREE = [
+    (field, name)
+    for table in (prompt_fields.NAMES, prompt_fields.ENCODER)
+    for field, names in table.items()
+    for name in names
+]
+
+
+@pytest.mark.parametrize(("field", "name"), FREE)
+@pytest.mark.parametrize("text", ["secret", "a secret wish", ["secret"], {"secret": 1}, "secret.safetensors"])
+def test_a_text_in_an_input_of_any_name_is_a_digest(field: str, name: str, text: Any) -> None:
+    asked = {"1": {"class_type": "Own", "inputs": {name: text}}}
+    found = prompt_fields.read(asked, ["1"], lambda _name: "encode_mux").fields[field]
+    assert "secret" not in str(found)
+    assert str(found).startswith("text:")
+
+
+def test_a_choice_is_kept_that_the_class_lists_unless_it_is_a_file_s_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "secret_preset").write_text("")
+    folders = SimpleNamespace(
+        folder_names_and_paths={},
+        get_directory_by_type=lambda kind: str(tmp_path) if kind == "user" else None,
+    )
+    monkeypatch.setitem(sys.modules, "folder_paths", folders)
+    choices = {"Own": {"scheduler": frozenset(("flow/one", "secret_preset", "a secret.json")),
+                       "preset": frozenset(("secret",))}}  # fmt: skip
+
+    def kept(name: str, value: str) -> Any:
+        asked = {"1": {"class_type": "Own", "inputs": {name: value}}}
+        return prompt_fields.read(asked, ["1"], lambda _name: "encode_mux", choices).fields[name]
+
+    assert kept("scheduler", "flow/one") == "flow/one"
+    assert kept("scheduler", "flow/two").startswith("text:")
+    assert kept("scheduler", "secret_preset").startswith("text:")
+    assert kept("preset", "secret").startswith("text:")
+    assert kept("preset", "slow") == "slow"
+
+
+def test_tile_sizes_and_strengths_are_numbers(host: SimpleNamespace) -> None:
+    asked = {
+        "1": {"class_type": "VAEDecodeTiled", "inputs": {"tile_size": "secret", "overlap": 64}},
+        "2": {"class_type": "Lora", "inputs": {"lora_name": "lora.safetensors", "strength_model": "secret"}},
+    }
+    found = prompt_fields.read(asked, ["1", "2"], lambda _name: "node_other")
+    assert "secret" not in str((found.fields, found.files))
+    assert found.fields["vae_tiling"][0][1]["overlap"] == 64
 
 
 def test_filters_with_other_texts_are_other_conditions() -> None:

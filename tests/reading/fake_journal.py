@@ -48,11 +48,11 @@ class FakeJournal:
         """A sign of life that tells what is open in these runs."""
         names = ("stage", "part", "start_ns", "visit", "seam", "node_id", "node_class")
         rows = [{"run_id": r.run_id, **dict(zip(names, r.open, strict=True))} for r in open_runs if r.open]
-        self.add("heartbeat", source="journal", open=rows)
+        self.add("heartbeat", source="journal", open=rows, slept_ns=None)
 
     def end(self, reason: str = "exit") -> None:
         """The process ends in good order."""
-        self.add("process_end", reason=reason)
+        self.add("process_end", reason=reason, exception_type=None)
 
     def lines(self) -> list[bytes]:
         """The events as they lie in the file."""
@@ -245,6 +245,7 @@ START: dict[str, Any] = {
     "argv": ["--cpu"],
     "timing": "baseline",
     "executor_asked": None,
+    "pid_started": None,
 }
 FACTS: dict[str, Any] = {
     "host_version": "0.30.0",
@@ -306,6 +307,7 @@ EXECUTED: dict[str, Any] = {
     "memory": {"rss_bytes": 1_000_000},
 }
 CLOSED: dict[str, Any] = {
+    "reason": None,
     "outcome": "success",
     "cause": None,
     "error": None,

@@ -39,7 +39,7 @@ def other() -> Iterator[Thread]:
 @pytest.fixture
 def helper() -> Iterator[Thread]:
     """The same on a third thread, which executes no run."""
-    with ThreadPoolExecutor(1, "helper") as pool:
+    with ThreadPoolExecutor(1, "ThreadPoolExecutor-9") as pool:
         yield lambda work: pool.submit(work).result(10)
 
 
@@ -137,7 +137,7 @@ def test_a_helper_thread_with_a_context_works_for_the_run_of_that_context(
     with_stage = stagexec.stage("vae_decode")
     helper(lambda: context.run(with_stage(lambda: stagexec.artifact("named.png"))))
     assert column(ledger, second, "name", "spans") == ["helped", "stagexec.stage"]
-    assert set(column(ledger, second, "lane", "spans")) == {"thread:helper_0"}
+    assert set(column(ledger, second, "lane", "spans")) == {"thread:ThreadPoolExecutor-9_0"}
     assert [node for _, node, _ in second.promised] == ["7"]
     assert column(ledger, first, "lane", "spans") == []
     assert first.promised == []

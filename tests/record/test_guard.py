@@ -44,6 +44,10 @@ ELSEWHERE = {
     "stagexec.executor.outlet.uncork": "likewise",
     "stagexec.executor.progress.CoalescedProgress._overdue": "a timer's body; nothing waits for its result",
     "stagexec.executor.wire.tell_of_end": "the fake host has no such server; test_wire has its fault",
+    "stagexec.host.restart._can_start": "an exec ends the process; test_restart has its fault",
+    "stagexec.host.restart._follows_us": "likewise",
+    "stagexec.host.restart.ours_started": "likewise",
+    "stagexec.record.live.lose_waiting": "when the worker is dead; host_unit/test_worker has its fault",
     "stagexec.host.hooks.Hooks._install_late": "called when the host makes its routes, before any run",
 }
 """Those among them that the tour does not reach, and why that is enough."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from stagexec.reading import rows, store
-from stagexec.record import clock, disks, live, paths
+from stagexec.record import clock, disks, guard, live, paths
 from stagexec.record import journal as journal_module
 from stagexec.record.journal import Journal, event
 from stagexec.record.journal_file import RESERVE, JournalFile
@@ -467,3 +467,23 @@ def test_on_a_disk_of_a_network_the_writer_looks_for_the_profile_flag(
     journal.tick()
     assert live.take_timing() == "profile"
     assert live.take_timing() == "baseline"
+
+
+def test_what_the_writer_has_to_do_is_done_before_it_is_answered_for(tmp_path: Path) -> None:
+    live.begin_process(tmp_path, pid=1)
+    journal = live.journal
+    assert journal is not None
+    assert journal.flush()
+    journal._direct_again_at = time.monotonic() + 60
+    live.accept("p", {})
+    assert [one["event_type"] for one in events_in(tmp_path)][-1] == "run_accepted"
+
+
+def test_a_place_that_faults_over_and_over_does_not_fill_the_ledger(tmp_path: Path, faults_expected) -> None:
+    live.begin_process(tmp_path, pid=1)
+    assert live.journal is not None
+    for _ in range(1000):
+        guard.note("here", RuntimeError("again"))
+    assert live.journal.flush()
+    assert len([one for one in events_in(tmp_path) if one.get("name") == "fault"]) == 16
+    assert len(faults_expected) == guard.MAX_FAULTS

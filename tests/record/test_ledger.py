@@ -237,3 +237,26 @@ def test_a_stage_that_is_reopened_belongs_to_its_own_visit_and_seam_still(ledger
     ledger.visit = 2
     ledger.leave(depth)
     assert label(ledger.open) == ("node_other", "Sampler", 1, "outer")
+
+
+def test_the_lowest_stage_can_become_another_at_once_or_when_what_is_above_is_left(ledger: Ledger) -> None:
+    ledger.rebase("sampling", "step", "seam")
+    assert ledger.open is not None
+    assert ledger.open[:2] == ("sampling", "step")
+    depth = ledger.enter("node_other")
+    ledger.rebase("sampling", "step")
+    assert ledger.open[0] == "node_other"
+    ledger.leave(depth)
+    assert (ledger.open[0], ledger.open[1], ledger.open[4]) == ("sampling", "step", None)
+    ends = [end for _, end in ledger.pending]
+    assert [open_[2] for open_, _ in ledger.pending][1:] == ends[:-1]
+
+
+def test_what_it_is_already_is_no_news_and_an_ended_ledger_stays_so(ledger: Ledger) -> None:
+    ledger.rebase("sampling", "step")
+    count = len(ledger.pending)
+    ledger.rebase("sampling", "step")
+    assert len(ledger.pending) == count
+    ledger.close(10**9)
+    ledger.rebase("sampling", "preview")
+    assert ledger.open is None

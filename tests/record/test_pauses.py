@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 
 import pytest
 
@@ -80,3 +81,23 @@ def test_a_collection_is_due_when_the_last_is_long_ago(monkeypatch: pytest.Monke
     assert pauses.due(100)
     pauses._pause("stop", {"generation": 1})
     assert pauses.due(100)
+
+
+def test_a_collection_while_a_run_waits_for_our_thread_goes_on_as_what_the_run_does_by_then(executed):
+    with executed.closing:
+        executed.ledger.rebase("delivery_commit", "verify", "waiting")
+    pauses._pause("start", {"generation": 2})
+    with executed.closing:
+        executed.ledger.rebase("delivery_commit", "verify")
+    pauses._pause("stop", {"generation": 2})
+    executed.ledger.close(1_000)
+    seams = [open_[4] for open_, _ in executed.ledger.pending]
+    assert seams == [None, None, "waiting", pauses.SEAM, None]
+
+
+def test_a_collection_ends_although_another_thread_holds_the_run_for_a_moment(executed):
+    pauses._pause("start", {"generation": 2})
+    executed.closing.acquire()
+    threading.Timer(0.05, executed.closing.release).start()
+    pauses._pause("stop", {"generation": 2})
+    assert executed.ledger.open[0] == "delivery_commit"

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from stagexec.reading import relation, store
 from stagexec.record import process
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,9 +27,13 @@ while live.journal._watcher is None:
     time.sleep(0.01)
 if sys.argv[2] != "idle":
     live.accept("p", {})
-    live.start("p")
-    time.sleep(0.1)
+    run = live.start("p")
+    run.next_visit("7", "HoldsTheLock")
+    run.enter("node_other", "HoldsTheLock")
+    live.show_open(run)
 print(time.perf_counter_ns(), flush=True)
+if sys.argv[2] == "closes":
+    os.close(live.journal._watcher._pipe)
 if sys.argv[2] == "lock":
     ctypes.PyDLL(None).usleep(60_000_000)
 elif sys.argv[2] == "exec":
@@ -56,7 +61,7 @@ def begun(ledger: Path, what: str) -> subprocess.Popen[str]:
 
 def life_of(ledger: Path) -> dict[str, Any]:
     (file,) = ledger.glob("journal/*/*.life")
-    found: dict[str, Any] = json.loads(file.read_bytes() or b"{}")
+    found: dict[str, Any] = json.loads(file.read_bytes().strip() or b"{}")
     return found
 
 
@@ -88,6 +93,38 @@ def test_the_moment_of_a_kill_is_known(tmp_path: Path, what: str, kill: Any) -> 
     life = told(tmp_path, "died")
     assert before <= life["mono_ns"] <= time.perf_counter_ns()
     assert life["pid"] == child.pid
+    if what != "idle":
+        _, (stage, part, start_ns, visit, _), node = life["open"]
+        assert (stage, part, visit, node) == ("node_other", "HoldsTheLock", 1, ["7", "HoldsTheLock"])
+        assert start_ns < before
+
+
+def test_a_run_killed_in_a_node_that_holds_the_lock_has_all_its_time_in_that_node(tmp_path: Path) -> None:
+    child = begun(tmp_path, "lock")
+    started = time.perf_counter_ns()
+    time.sleep(1.0)
+    child.kill()
+    killed = time.perf_counter_ns()
+    child.wait()
+    told(tmp_path, "died")
+    (run,) = store.load(tmp_path).runs
+    assert (run.outcome, run.cause) == ("lost", "process_died")
+    assert run.error is not None
+    assert (run.error.stage, run.error.node_id, run.error.node_class) == ("node_other", "7", "HoldsTheLock")
+    ends = run.segments.end_ns[-1]
+    assert killed - 1_000_000 <= ends <= time.perf_counter_ns()
+    in_node = sum(
+        end - start
+        for stage, start, end in zip(
+            run.segments.stage, run.segments.start_ns, run.segments.end_ns, strict=True
+        )
+        if stage == "node_other"
+    )
+    assert in_node >= killed - started
+    assert run.segments.total_ns() == ends - run.accepted_ns
+    with relation.of_ledger(tmp_path, processes=1) as found:
+        (row,) = found.rows("true", [], 10)
+    assert (row["total_ns"], row["outcome"]) == (run.segments.total_ns(), "lost")
 
 
 def test_a_sign_of_life_comes_while_a_node_holds_the_lock(tmp_path: Path) -> None:
@@ -164,7 +201,10 @@ def test_a_process_is_told_from_a_later_one_with_its_number() -> None:
     assert ours is not None
     assert ours == process.started_of(os.getpid())
     assert len(ours.split(":")) == 3
-    assert process.started_of(os.getppid()) != ours
+    time.sleep(0.02)  # two processes of one tick of the clock, 10 ms, cannot have one number
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as later:
+        assert process.started_of(later.pid) != ours
+        later.kill()
     assert process.started_of(2**22 + 1) is None
 
 
@@ -173,3 +213,31 @@ def test_a_watcher_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytes
     watcher = process.Watcher(tmp_path / "x.life")
     assert "no-python" in (watcher.start() or "")
     watcher.tell(True)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="this system has no watcher")
+def test_what_a_node_opens_under_the_number_of_our_pipe_is_never_written_to(tmp_path: Path) -> None:
+    watcher = process.Watcher(tmp_path / "x.life")
+    assert watcher.start() is None
+    number = watcher._pipe
+    assert number is not None
+    os.close(number)
+    user = os.open(tmp_path / "user.txt", os.O_WRONLY | os.O_CREAT)
+    os.dup2(user, number)
+    for busy in (True, False, True):
+        watcher.tell(busy)
+    os.close(user)
+    os.close(number)
+    assert (tmp_path / "user.txt").read_bytes() == b""
+
+
+def test_a_node_that_closes_the_pipe_does_not_make_the_watcher_leave(tmp_path: Path) -> None:
+    child = begun(tmp_path, "closes")
+    try:
+        time.sleep(1.0)
+        assert life_of(tmp_path)["state"] == "alive"
+    finally:
+        before = time.perf_counter_ns()
+        child.kill()
+        child.wait()
+    assert told(tmp_path, "died")["mono_ns"] >= before

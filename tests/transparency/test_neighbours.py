@@ -6,6 +6,7 @@ ours are put in as the host's modules are imported; the earliest it can come is 
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -277,7 +278,9 @@ def test_prompts_that_a_pack_hands_to_the_worker_past_put_are_told_of_whole(
     server = twins.servers["native"]
 
     def scene(at: Observer) -> None:
-        ids = [at.submit(g.slow(0.4, f"{at.prefix}{n}", at.color + n)) for n in range(4)]
+        ids = [at.submit(g.slow(1.0, f"{at.prefix}0", at.color))]
+        time.sleep(0.3)  # it sleeps by now, so that what the queue says of the others has its place
+        ids += [at.submit(g.slow(1.0, f"{at.prefix}{n}", at.color + n)) for n in range(1, 4)]
         for prompt_id in ids:
             at.wait(prompt_id)
         for prompt_id in ids:
@@ -290,7 +293,7 @@ def test_prompts_that_a_pack_hands_to_the_worker_past_put_are_told_of_whole(
         assert sorted(run["expected_nodes"]) == ["1", "2", "3"]
         assert (run["unexpected"], run["condition_id"] is None) == ([], False)
     waits = [run["stages"]["queue_wait"] for run in runs]
-    assert all(wait >= 350_000_000 * n for n, wait in enumerate(waits)), waits
+    assert all(wait >= 600_000_000 * n for n, wait in enumerate(waits)), waits
     state = seam_states(server)["prompt_queue"]
     assert (state["state"], "queue_keeper" in state["reason"]) == ("installed", True)
 

@@ -81,3 +81,13 @@ def test_the_page_lists_the_runs_and_runs_nothing_foreign(ledger: Path, tmp_path
     assert "4 newest runs" in document
     assert document.count('class="run"') == 4
     assert "failed, oom, sampling" in document
+
+
+def test_the_page_says_that_the_worker_is_dead_and_why(ledger: Path, tmp_path: Path) -> None:
+    state = {"up": False, "restarts": 3, "exception_type": "builtins.OSError", "at": "pack:7"}
+    served = Served(Site(lambda: ledger, prometheus.Metrics(), lambda: state))
+    try:
+        document = shown(f"http://127.0.0.1:{served.port}/stagexec/", tmp_path / "profile")
+    finally:
+        served.stop()
+    assert "The worker is dead (builtins.OSError at pack:7)" in document

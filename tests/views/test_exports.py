@@ -126,13 +126,17 @@ class Receiver(http.server.BaseHTTPRequestHandler):
 
     got: list[tuple[str, bytes]]
     status = 200
+    authorization: str | None = None
 
     def do_POST(self) -> None:
+        type(self).authorization = self.headers.get("Authorization")
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if self.headers.get("Content-Encoding") == "gzip":
             body = gzip.decompress(body)
         self.got.append((self.path, body))
         self.send_response(self.status)
+        if 300 <= self.status < 400:
+            self.send_header("Location", "/elsewhere")
         self.send_header("Content-Length", "0")
         self.end_headers()
 
@@ -192,6 +196,91 @@ def test_a_real_receiver_gets_a_trace_a_run_and_the_metrics(
     ]
     assert sum(points) == 4
     assert names == {"stagexec.run.duration", "stagexec.stage.duration", "stagexec.runs"}
+
+
+def sent(handler: type[Receiver]) -> tuple[list[tuple[bytes, bytes, bytes, str]], list[tuple[str, int, int]]]:
+    """Spans as (trace id, span id, parent id, name), and data points as (metric, start, time)."""
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    spans, points = [], []
+    for path, body in handler.got:
+        if path.startswith("/v1/traces"):
+            for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+                for scope in resource.scope_spans:
+                    spans += [(s.trace_id, s.span_id, s.parent_span_id, s.name) for s in scope.spans]
+        else:
+            for found in ExportMetricsServiceRequest.FromString(body).resource_metrics:
+                for kept in found.scope_metrics:
+                    for metric in kept.metrics:
+                        data = metric.sum.data_points or metric.histogram.data_points
+                        points += [(metric.name, p.start_time_unix_nano, p.time_unix_nano) for p in data]
+    return sorted(spans), sorted(points)
+
+
+def test_a_run_that_is_sent_again_is_the_same_trace_and_the_same_points(
+    ledger: Path, receiver: tuple[str, type[Receiver]]
+) -> None:
+    url, handler = receiver
+    seen = []
+    for _ in range(2):
+        handler.got.clear()
+        invoke("export", "--otlp", url, "--ledger", str(ledger))
+        seen.append(sent(handler))
+    assert seen[0] == seen[1]
+    spans, points = seen[0]
+    assert points
+    assert len({span_id for _, span_id, _, _ in spans}) == len(spans)
+    assert b"" not in {trace_id for trace_id, *_ in spans}
+    roots = {trace_id: span_id for trace_id, span_id, parent, _ in spans if not parent}
+    assert all(roots[trace_id] == parent for trace_id, _, parent, _ in spans if parent)
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ("http://h:4318", "http://h:4318/v1/traces"),
+        ("http://h:4318/", "http://h:4318/v1/traces"),
+        ("http://h:4318/v1/traces", "http://h:4318/v1/traces"),
+        ("http://h:4318/v1/traces/", "http://h:4318/v1/traces"),
+        ("http://h:4318/v1/metrics", "http://h:4318/v1/traces"),
+        ("https://h/otlp//", "https://h/otlp/v1/traces"),
+        ("https://h/otlp/v1/traces?key=1", "https://h/otlp/v1/traces?key=1"),
+    ],
+)
+def test_a_collectors_address_may_be_its_base_or_that_of_one_signal(given: str, path: str) -> None:
+    assert otlp.endpoint(given, "traces") == path
+    assert otlp.endpoint(given, "metrics") == path.replace("/v1/traces", "/v1/metrics")
+
+
+@pytest.mark.parametrize("given", ["localhost:4318", "ftp://h/", "http://", "http://h:x/", "", "http://[x]/"])
+def test_what_is_no_address_of_a_collector_is_refused_without_being_repeated(given: str) -> None:
+    with pytest.raises(otlp.CannotSend, match="an http or https address"):
+        otlp.endpoint(given, "traces")
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_collector_that_redirects_has_not_taken_it(
+    ledger: Path, receiver: tuple[str, type[Receiver]], status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    url, handler = receiver
+    handler.status = status
+    named = url.replace("http://", "http://me:s3cr3t@") + "?token=s3cr3t"
+    done = CliRunner().invoke(command, ["export", "aaaa", "--otlp", named, "--ledger", str(ledger)])
+    assert done.exit_code == 1
+    assert "did not take the traces" in done.output
+    assert len(handler.got) == 1
+    assert "s3cr3t" not in done.output + caplog.text
+
+
+def test_a_collector_gets_user_and_password_as_a_header_and_no_message_holds_them(
+    ledger: Path, receiver: tuple[str, type[Receiver]], caplog: pytest.LogCaptureFixture
+) -> None:
+    url, handler = receiver
+    named = url.replace("http://", "http://me:s3cr3t@")
+    said = invoke("export", "aaaa", "--otlp", named, "--ledger", str(ledger))
+    assert handler.authorization == "Basic bWU6czNjcjN0"
+    assert "s3cr3t" not in said + caplog.text
 
 
 def test_a_receiver_that_refuses_is_told_in_one_line(
@@ -255,6 +344,17 @@ def test_a_cancel_is_no_failure_in_the_metrics(ledger: Path) -> None:
     text = metrics.text().decode()
     assert 'stagexec_runs_total{cause="user_cancel",outcome="cancelled"} 1.0' in text
     assert "stagexec_failures_total{" not in text
+
+
+def test_a_planned_end_of_the_process_is_no_failure_in_the_metrics_and_a_crash_is(ledger: Path) -> None:
+    metrics = prometheus.Metrics()
+    row = table.flat(load(ledger).find("dddd"))
+    for cause in ("process_stopped", "process_died", "worker_died"):
+        metrics.observe({**row, "outcome": "lost", "cause": cause})
+    text = metrics.text().decode()
+    assert 'stagexec_runs_total{cause="process_stopped",outcome="lost"} 1.0' in text
+    failed = re.findall(r'stagexec_failures_total\{cause="(\w+)"', text)
+    assert sorted(failed) == ["process_died", "worker_died"]
 
 
 def test_a_warm_up_is_in_no_statistic_of_the_report(tmp_path: Path) -> None:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import http.client
 import http.server
 import json
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from stagexec.reading import rows
+from stagexec.reading import rows, table
+from stagexec.reading.runs import Process, Run
 from stagexec.reading.store import load
 from stagexec.reading.tail import Tail
+from stagexec.views import otlp
+from stagexec.views.outbox import Outbox
+from stagexec.views.prometheus import Metrics
 from stagexec.web import setup
 from stagexec.web.feed import Feed, brief, summary
 from stagexec.web.webhook import Webhook
@@ -92,16 +100,25 @@ class Receiver(http.server.BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+@contextlib.contextmanager
+def serving(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
+    """The address of a server of this machine that answers by `handler`."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
 @pytest.fixture
 def receiver() -> Iterator[tuple[str, type[Receiver]]]:
     handler = type("Handler", (Receiver,), {"got": [], "refuse": 0})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/hook", handler
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(handler) as address:
+        yield f"{address}/hook", handler
 
 
 def test_a_webhook_is_tried_again_until_it_is_taken(receiver: tuple[str, type[Receiver]]) -> None:
@@ -125,8 +142,201 @@ def test_a_webhook_that_nobody_answers_is_told_and_never_waited_for() -> None:
     assert "could not be posted" in said[0]
 
 
+def test_a_redirect_is_no_answer_and_is_not_followed(receiver: tuple[str, type[Receiver]]) -> None:
+    url, handler = receiver
+    asked: list[str] = []
+
+    class Redirecting(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.command)
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(int(self.path[1:]))
+            self.send_header("Location", url)
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            asked.append(self.command)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with serving(Redirecting) as address:
+        for code in (301, 302, 303, 307, 308):
+            said: list[str] = []
+            hook = Webhook(f"{address}/{code}", said.append, pauses_s=(0.0,))
+            hook.put({"run_id": "r"})
+            until(lambda hook=hook: hook.dropped == 1)
+            assert f"{code}, a redirect, which is not followed" in said[0]
+    assert asked == ["POST"] * 5
+    assert handler.got == []
+
+
+@pytest.mark.parametrize(("code", "attempts"), [(500, 3), (429, 3), (404, 1), (199, 1), (204, 1)])
+def test_only_a_2xx_is_taken_and_only_what_may_pass_is_tried_again(code: int, attempts: int) -> None:
+    asked: list[int] = []
+
+    class Answering(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(code)
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(code)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with serving(Answering) as address:
+        said: list[str] = []
+        hook = Webhook(address, said.append, pauses_s=(0.0, 0.0))
+        hook.put({"run_id": "r"})
+        until(lambda: len(asked) == attempts and (code == 204 or bool(said)))
+    assert (hook.dropped, len(asked)) == (int(code != 204), attempts)
+
+
+def test_what_was_dropped_is_counted_and_said_once_until_it_works_again() -> None:
+    said: list[str] = []
+    answers = iter(["no", "no", None, "no"])
+    box = Outbox("stagexec-test", "a target", lambda _: next(answers), 10, said.append)
+    counted: list[int] = []
+    box.on_drop = lambda: counted.append(1)
+    for number in range(4):
+        box.put(number)
+    until(lambda: box.dropped == 3)
+    assert (len(counted), len(said)) == (3, 2)
+    assert "a target" in said[0]
+
+
+def test_a_sender_that_raises_does_not_end_its_thread() -> None:
+    got: list[int] = []
+
+    def send(item: int) -> str | None:
+        if not item:
+            raise http.client.BadStatusLine("s3cr3t")
+        got.append(item)
+        return None
+
+    said: list[str] = []
+    box = Outbox("stagexec-test", "a target", send, 10, said.append)
+    box.put(0)
+    box.put(1)
+    until(lambda: got == [1])
+    assert box.dropped == 1
+    assert "s3cr3t" not in said[0]
+
+
+def test_dropped_messages_stand_in_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STAGEXEC_WEBHOOK", "http://127.0.0.1:9/")
+    metrics = Metrics()
+    (listener,) = setup.outside(lambda _: None, metrics)
+    assert "stagexec_webhook_dropped_total 0.0" in metrics.text().decode()
+    row = table.flat(Run("r", Process("")))
+    for _ in range(1100):
+        listener(SimpleNamespace(row=row))
+    assert "stagexec_webhook_dropped_total 0.0" not in metrics.text().decode()
+
+
+SECRET = "s3cr3t-w0rd"
+
+
+@pytest.mark.parametrize("variable", ["STAGEXEC_WEBHOOK", "STAGEXEC_OTLP"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        f"http://me:{SECRET}@127.0.0.1:9/hook",
+        f"http://127.0.0.1:9/services/{SECRET}",
+        f"http://127.0.0.1:9/?token={SECRET}",
+        f"http://127.0.0.1:{SECRET}/",
+        f"http://me:{SECRET}/x@127.0.0.1:9/",
+        f"ftp://me:{SECRET}@127.0.0.1/",
+        f"http://[{SECRET}/",
+        f"http://[{SECRET}]/",
+        f"{SECRET}",
+        f"http://127.0.0.1:9/ {SECRET}",
+    ],
+)
+def test_no_message_holds_what_is_secret_in_an_address(
+    variable: str,
+    address: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv(variable, address)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"api-key={SECRET},no header {SECRET}")
+    monkeypatch.setattr(setup, "Webhook", functools.partial(Webhook, pauses_s=()))
+    monkeypatch.setattr(otlp, "TIMEOUT_S", 0.2)
+    journal = FakeJournal().head()
+    tiny_run(journal, "aaaa")
+    tail = Tail(journal.write(tmp_path))
+    (closed,) = tail.poll()
+    said: list[str] = []
+    for listener in setup.outside(said.append):
+        listener(closed)
+    until(lambda: bool(said))
+    assert SECRET not in "".join(said) + caplog.text
+    assert SECRET not in str([record.args for record in caplog.records])
+
+
+def test_user_and_password_of_an_address_are_sent_as_a_header() -> None:
+    hook = Webhook("http://me:a%20b@127.0.0.1:9/x", lambda _: None, pauses_s=())
+    assert hook.url == "http://127.0.0.1:9/x"
+    assert hook._headers["Authorization"] == "Basic bWU6YSBi"
+
+
 def test_an_address_that_is_none_is_warned_of_and_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STAGEXEC_WEBHOOK", "file:///etc/passwd")
     said: list[str] = []
     assert setup.outside(said.append) == []
     assert "STAGEXEC_WEBHOOK" in said[0]
+
+
+def test_a_workers_end_is_posted_as_an_event_of_its_own(
+    receiver: tuple[str, type[Receiver]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, handler = receiver
+    monkeypatch.setenv("STAGEXEC_WEBHOOK", url)
+    _, feed = setup.make(lambda: None, lambda: None, lambda _where, _error: None, lambda _text: None)
+    (tell,) = feed.worker_listeners
+    tell({"up": False, "restarts": 3, "exception_type": "builtins.OSError"})
+    until(lambda: bool(handler.got))
+    told = {"up": False, "restarts": 3, "exception_type": "builtins.OSError"}
+    assert handler.got == [{"event": "stagexec.worker", "worker": told}]
+
+
+def test_the_metrics_say_whether_the_worker_is_up_and_how_often_it_was_restarted() -> None:
+    state: dict[str, Any] = {"up": None, "restarts": 0}
+    site, _ = setup.make(
+        lambda: None, lambda: None, lambda _w, _e: None, lambda _t: None, worker=lambda: dict(state)
+    )
+    metrics: Any = site.metrics
+
+    def lines() -> list[str]:
+        found = metrics.text().decode().splitlines()
+        return [one for one in found if one.startswith("stagexec_worker") and "_created" not in one]
+
+    assert lines() == ["stagexec_worker_up NaN", "stagexec_worker_restarts_total 0.0"]
+    state.update(up=True, restarts=2)
+    assert lines() == ["stagexec_worker_up 1.0", "stagexec_worker_restarts_total 2.0"]
+    state.update(up=False)
+    assert lines() == ["stagexec_worker_up 0.0", "stagexec_worker_restarts_total 2.0"]
+
+
+def test_a_journal_that_cannot_be_read_is_told_and_the_feed_goes_on(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    run = tiny_run(journal, "aaaa")
+    path = journal.write(tmp_path)
+    faults: list[str] = []
+    got: list[Any] = []
+    broken = [True]
+
+    def where() -> Path:
+        if broken.pop() if broken else False:
+            raise ValueError("a bad line")
+        return path
+
+    feed = Feed(where, lambda _where, error: faults.append(str(error)))
+    feed.listeners.append(got.append)
+    feed.start()
+    feed.closed(run.run_id)
+    until(lambda: bool(got))
+    assert faults == ["a bad line"]

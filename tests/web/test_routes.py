@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,17 @@ def ledger(tmp_path: Path) -> Path:
     return tmp_path
 
 
+async def rules_of_the_host(request: Any, handler: Any) -> Any:
+    """What the host's middleware for --disable-api-nodes does to every answer."""
+    answer = await handler(request)
+    answer.headers["Content-Security-Policy"] = "default-src 'self'; script-src 'self' 'unsafe-eval'"
+    answer.headers["X-Frame-Options"] = "ALLOW"
+    return answer
+
+
+rules_of_the_host.__middleware_version__ = 1  # type: ignore[attr-defined]  (aiohttp's own decorator's mark)
+
+
 class Served:
     """A Site behind aiohttp on a free port."""
 
@@ -47,7 +59,7 @@ class Served:
         from aiohttp import web
 
         async def start() -> web.AppRunner:
-            app = web.Application()
+            app = web.Application(middlewares=[rules_of_the_host])
             for path, handler in self.site.routes():
                 app.router.add_get(path, handler)
             runner = web.AppRunner(app)
@@ -149,6 +161,118 @@ def test_pages_of_another_origin_are_refused(served: Served, path: str) -> None:
     assert served.get(path, Origin=f"http://127.0.0.1:{served.port}")[0] == 200
 
 
+ROUTES = [
+    "/stagexec/",
+    "/stagexec",
+    "/stagexec/runs",
+    "/stagexec/runs/aaaa",
+    "/stagexec/failures",
+    "/stagexec/metrics",
+]
+STRANGE = """
+    evil.example evil.example:8188 EVIL.example. 127.0.0.1.nip.io localhost.evil.example a@127.0.0.1
+    127.0.0.1/x local.evil.com:80 [::1].evil.com xn--e1awd7f.com \u00e9vil.example a|b.c : @
+"""
+OWN = """
+    127.0.0.1 127.0.0.1:8188 [::1]:8188 [fe80::1] 192.168.7.8 8.8.8.8:80 localhost LocalHost:1 app.localhost
+    comfy:8188 gpu-box gpu_box.lan comfy.internal comfy.render.svc.cluster.local:8188 studio.local.
+"""
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("host", STRANGE.split())
+def test_a_name_that_a_stranger_could_have_is_refused(served: Served, path: str, host: str) -> None:
+    status, headers, body = served.get(path, Host=host)
+    assert status in (400, 403)  # aiohttp itself refuses some
+    if status == 403:
+        assert "STAGEXEC_HOSTS" in json.loads(body)["error"]
+        assert headers["Content-Security-Policy"].startswith("default-src 'none'")
+
+
+@pytest.mark.parametrize("host", OWN.split())
+@pytest.mark.parametrize("path", ["/stagexec/", "/stagexec/runs", "/stagexec/metrics"])
+def test_addresses_and_names_of_one_s_own_network_are_answered(served: Served, path: str, host: str) -> None:
+    assert served.get(path, Host=host)[0] == 200
+
+
+def test_names_that_the_server_was_told_are_answered(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def status(host: str) -> int:
+        return served.get("/stagexec/runs", Host=host)[0]
+
+    served.site.told = lambda: ["0.0.0.0", "render.example.org"]
+    assert (status("Render.example.org:8188"), status("other.example.org")) == (200, 403)
+    monkeypatch.setattr(socket, "gethostname", lambda: "GPU.example.net")
+    assert (status("gpu.example.net"), status("cpu.example.net")) == (200, 403)
+    monkeypatch.setenv("STAGEXEC_HOSTS", "comfy.example.com; .fleet.example.com")
+    assert (status("comfy.example.com"), status("a.fleet.example.com")) == (200, 200)
+    assert (status("fleet.example.com"), status("afleet.example.com")) == (403, 403)
+    monkeypatch.setenv("STAGEXEC_HOSTS", "*")
+    assert (status("any.example"), status("not a name.example")) == (200, 403)
+
+
+def test_an_old_client_without_a_host_is_answered(served: Served) -> None:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=30) as asking:
+        asking.sendall(b"GET /stagexec/runs HTTP/1.0\r\n\r\n")
+        assert b" 200 " in asking.recv(64)
+
+
+def test_two_hosts_in_one_request_are_refused(served: Served) -> None:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=30) as asking:
+        asking.sendall(b"GET /stagexec/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: evil.example\r\n\r\n")
+        assert asking.recv(64).split()[1] in (b"400", b"403")
+
+
+@pytest.mark.parametrize("name", ["Origin", "Referer"])
+@pytest.mark.parametrize(
+    ("source", "status"),
+    [
+        ("http://127.0.0.1:{port}", 200),
+        ("HTTP://127.0.0.1:{port}/page?x", 200),
+        ("http://127.0.0.1:1", 403),
+        ("http://127.0.0.1", 403),
+        ("https://evil.example/127.0.0.1:{port}", 403),
+        ("http://127.0.0.1:{port}@evil.example", 403),
+        ("http://[", 403),
+        ("null", 403),
+        ("file:///x", 403),
+    ],
+)
+def test_a_request_from_another_place_is_refused(served: Served, name: str, source: str, status: int) -> None:
+    given = {name: source.format(port=served.port)}
+    assert served.get("/stagexec/runs", **given)[0] == status
+    assert served.get("/stagexec/", **given)[0] == (status if name == "Origin" else 200)  # links lead there
+
+
+def test_default_ports_of_an_origin_are_its_host_s(served: Served) -> None:
+    assert served.get("/stagexec/runs", Host="comfy", Origin="http://comfy:80")[0] == 200
+    assert served.get("/stagexec/runs", Host="comfy:443", Origin="https://comfy")[0] == 200
+    assert served.get("/stagexec/runs", Host="comfy:8188", Origin="http://comfy")[0] == 403
+
+
+@pytest.mark.parametrize("path", [*ROUTES, "/stagexec/runs/nothing", "/stagexec/runs?limit=0"])
+def test_every_answer_has_rules_that_no_middleware_takes_away(served: Served, path: str) -> None:
+    _, headers, _ = served.get(path)
+    page = path in ("/stagexec", "/stagexec/")
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["X-Frame-Options"] == ("SAMEORIGIN" if page else "DENY")
+    assert f"frame-ancestors '{'self' if page else 'none'}'" in headers["Content-Security-Policy"]
+    assert "unsafe-eval" not in headers["Content-Security-Policy"]
+
+
+def test_a_fault_of_ours_is_one_line_of_json_and_told(served: Served) -> None:
+    told: list[str] = []
+    served.site.complain = lambda where, error: told.append(f"{where}: {error}")
+
+    def broken() -> Path:
+        raise ValueError("quoted text")
+
+    served.site.ledger = broken
+    status, _, body = served.get("/stagexec/runs")
+    assert (status, set(json.loads(body))) == (500, {"error"})
+    assert "quoted text" not in body
+    assert told == ["web.routes: quoted text"]
+
+
 def test_no_answer_lets_other_origins_read_it(served: Served) -> None:
     assert not [name for name in served.get("/stagexec/runs")[1] if name.startswith("Access-Control")]
 
@@ -206,3 +330,75 @@ def test_a_ledger_that_cannot_be_read_is_said_in_a_line_of_json(served: Served) 
     served.site.ledger = refuse
     status, _, body = served.get("/stagexec/runs")
     assert (status, json.loads(body)) == (503, {"error": "the ledger cannot be read: Permission denied"})
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [OSError(5, "Input/output error"), RuntimeError("no such\nluck"), MemoryError(), ValueError("x" * 9000)],
+    ids=lambda one: type(one).__name__,
+)
+@pytest.mark.parametrize("path", ["/stagexec/runs", "/stagexec/runs/aaaa", "/stagexec/failures"])
+def test_whatever_goes_wrong_is_answered_in_one_line_of_json_with_a_status(
+    served: Served, path: str, trouble: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stagexec.reading import relation
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise trouble
+
+    monkeypatch.setattr(relation, "of_ledger", fails)
+    status, headers, body = served.get(path)
+    assert status in (500, 503)
+    assert headers["Content-Type"].startswith("application/json")
+    assert set(json.loads(body)) == {"error"}
+    assert "\n" not in body
+    assert "Traceback" not in body
+    assert len(body) < 500
+
+
+def test_a_scrape_that_goes_wrong_is_answered_in_one_line_too(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> bytes:
+        raise RuntimeError("no registry")
+
+    monkeypatch.setattr(served.site.metrics, "text", fails)
+    status, _, body = served.get("/stagexec/metrics")
+    assert (status, set(json.loads(body))) == (500, {"error"})
+
+
+def test_a_bad_line_and_a_bad_index_leave_the_routes_answering(
+    served: Served, ledger: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stagexec.reading import relation
+
+    (path,) = ledger.glob("journal/*/*.jsonl")
+    with path.open("ab") as out:
+        out.write(b'{"event_type":"run_accepted","run_id":"dddd","ts_mono_ns":%d}\n' % 2**70)
+        out.write(b"\xff\xfe\x00\n")
+    (ledger / "index.duckdb").write_bytes(b"not a database")
+    for small in (0, relation.SMALL):
+        monkeypatch.setattr(relation, "SMALL", small)
+        answers = [
+            served.get(path)
+            for path in ("/stagexec/runs", "/stagexec/runs/aaaa", "/stagexec/failures?by=stage")
+        ]
+        assert [status for status, _, _ in answers] == [200, 200, 200]
+        assert {"aaaa", "bbbb", "cccc", "dddd"} == {one["run_id"][:4] for one in json.loads(answers[0][2])}
+
+
+def test_the_workers_state_is_told_to_this_origin_alone(ledger: Path) -> None:
+    state = {
+        "up": False,
+        "restarts": 3,
+        "exception_type": "builtins.OSError",
+        "at": "pack:7",
+        "message": None,
+    }
+    served = Served(Site(lambda: ledger, prometheus.NoLibrary("none"), worker=lambda: state))
+    try:
+        status, _, body = served.get("/stagexec/worker")
+        assert (status, json.loads(body)) == (200, state)
+        assert served.get("/stagexec/worker", Origin="http://elsewhere")[0] == 403
+    finally:
+        served.stop()

@@ -108,6 +108,30 @@ class StxSaveLimited(Saver):
         return {"ui": {"images": []}}
 
 
+class StxCopies(Saver):
+    """Saves the same PNG file many times, which costs the node little and whoever checks the files much."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return required(images="IMAGE", filename_prefix=PREFIX, copies=NUMBER)
+
+    def run(self, images, filename_prefix, copies):
+        import io
+
+        from PIL import Image
+
+        content = io.BytesIO()
+        pixels = (images[0].cpu().numpy() * 255).astype("uint8")
+        Image.fromarray(pixels).save(content, "png", compress_level=1)
+        entries = []
+        for _ in range(copies):
+            path, entry = new_file(filename_prefix, "png")
+            with open(path, "wb") as file:
+                file.write(content.getvalue())
+            entries.append(entry)
+        return {"ui": {"images": entries}}
+
+
 class StxTruncatedVideo(Saver):
     """Writes a video, cuts it in half, and reports it under its final name as if all were well."""
 
@@ -166,6 +190,7 @@ NODES = {
         StxNoise,
         StxFileLimit,
         StxSaveLimited,
+        StxCopies,
         StxTruncatedVideo,
         StxMissingFile,
         StxText,
