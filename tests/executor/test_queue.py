@@ -120,10 +120,11 @@ def test_a_prompt_that_came_past_put_is_described_and_has_waited_since_it_was_ac
     assert 5 <= (started["ts_mono_ns"] - accepted["ts_mono_ns"]) / 1e9 < 15
 
 
-@pytest.mark.parametrize("created", [created_ago(10**6), created_ago(-60), "soon", None, True])
+@pytest.mark.parametrize("created", [10**6, -60, "soon", None, True])
 def test_a_time_of_acceptance_that_is_none_of_this_process_is_not_taken(host: FakeHost, created: Any) -> None:
     before = clock.now_ns()
-    host.queue.queue.append(item(create_time=created))
+    at = created_ago(created) if type(created) is int else created
+    host.queue.queue.append(item(create_time=at))
     host.work()
     (accepted,) = told("run_accepted")
     assert accepted["ts_mono_ns"] >= before

@@ -3,6 +3,12 @@
 Not compared, because the design wants them to differ: a node that raises SystemExit or KeyboardInterrupt, or
 whose async task is cancelled (the worker lives on), a cancel that comes before the first visit (it counts),
 and messages of ours named `stagexec.…`.
+
+Of what packs see in the stack these differ: the ledger asks each class once for its types, from a function of
+its own; functions by the host's name lie in files of ours, of which `execution.py` alone has the name of the
+host's; the frame of `PromptExecutor.execute`, under the event loop's, is in none of that name; more than 64
+linked nodes deep, validation is no deeper; INPUT_TYPES is asked once for each class where the host asks for
+each link; and with the host's own executor `execute`, `execute_async` and `get_output_data` are there twice.
 """
 
 from __future__ import annotations
