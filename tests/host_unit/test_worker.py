@@ -24,6 +24,10 @@ class Status:
         self.status_str, self.completed, self.messages = status_str, completed, messages
 
 
+IDLE: set[int] = set()
+"""Threads that wait for a prompt."""
+
+
 class Queue:
     """Gives out one item after another; `get` may be told to raise."""
 
@@ -44,6 +48,7 @@ class Queue:
         if self.error is not None:
             raise self.error
         while not self.waiting:
+            IDLE.add(threading.get_ident())
             self.more.wait(30)
             self.more.clear()
         item = self.waiting.pop(0)
@@ -87,8 +92,10 @@ def state(monkeypatch: pytest.MonkeyPatch) -> Iterator[worker.State]:
     monkeypatch.setattr(guard, "faults", faults := [])
     before = set(threading.enumerate())
     yield worker.state
-    for thread in set(threading.enumerate()) - before:
-        thread.join(0.3)  # one that dies is gone by then; one that waits for a prompt stays
+    # One that dies is given the time to, so that how it died is said in no later test; one that waits stays.
+    end = time.monotonic() + 1
+    while {one.ident for one in set(threading.enumerate()) - before} - IDLE and time.monotonic() < end:
+        time.sleep(0.005)
     assert faults == []
 
 
