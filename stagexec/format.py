@@ -159,7 +159,7 @@ EVENTS: dict[str, dict[str, str]] = {
         "ui": "list of true/false: the visit announced an output of its own",
     },
     "spans": {
-        "lane": "list of lane names: task:<node id>, thread:<name, or a digest of one that somebody chose>, "
+        "lane": "list of lane names: task:<node id>, thread:<name, or a digest of one that a person chose>, "
         "child:<program>",
         "stage": "list of stages or null",
         "name": "list of seam ids or span names",
@@ -196,7 +196,7 @@ EVENTS: dict[str, dict[str, str]] = {
         "at_ns": "list of times (host's clock): stage switches, at most one in 5 ms",
         "device": "list of device indexes or null",
         "allocated_bytes": "list: in use by torch's allocator on that device; null where it has none",
-        "reserved_bytes": "list: held by torch's allocator; null likewise",
+        "reserved_bytes": "list: held by torch's allocator; null where it has none",
         "dynamic_bytes": "list: held by the host's dynamic VRAM; null where it has none",
         "rss_bytes": "list: resident memory of the process; null where not known",
     },
@@ -208,7 +208,7 @@ EVENTS: dict[str, dict[str, str]] = {
     },
     "nvml_sample": {
         "uuid": "the device, as nvml_facts names it",
-        "used_bytes": "memory in use on the device, whoever uses it; null where not given, as all below",
+        "used_bytes": "memory in use on the device, by any process; null where not given, as all below",
         "process_bytes": "memory of this process on the device",
         "power_mw": "power drawn, milliwatts",
         "energy_mj": "total energy since the driver was loaded, millijoules",
@@ -219,7 +219,7 @@ EVENTS: dict[str, dict[str, str]] = {
     "mark": {
         "name": "cancel_requested, blocked, model_load, tiled_retry, cache_defeated, attention, compiled, "
         "worker_restarted (the thread that executes prompts died and another took its place: "
-        "{exception_type, at, message, restarts}), worker_died (likewise, and none did; in a run: it was "
+        "{exception_type, at, message, restarts}), worker_died (the same, and none did; in a run: it was "
         "accepted after that), "
         "beside (another run was in execution at the same time, on another thread: device time, memory and "
         "NVML samples of each hold the other's share too), unrecorded_run (in older journals: a run of a "
@@ -257,7 +257,7 @@ EVENTS: dict[str, dict[str, str]] = {
         "cancel_ns": "when a person asked to cancel; null",
         "stopped_ns": "when the last visit ended",
         "memory": "{name: bytes} at the end of execution: rss_bytes; of torch's allocator allocated_bytes, "
-        "reserved_bytes and allocator_peak_bytes (since the process began, or somebody reset it); of the "
+        "reserved_bytes and allocator_peak_bytes (since the process began, or since it was reset); of the "
         "whole device device_used_bytes and device_total_bytes; dynamic_bytes of the host's dynamic VRAM",
     },
     "run_closed": {

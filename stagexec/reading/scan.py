@@ -90,7 +90,7 @@ class _Stretch:
         self.done: set[bytes] = set()
         self.rows: list[list[Any]] = []
         self.ends: dict[int, int] = {}
-        """Byte at which an odd line lies -> byte at which it ends, since it was laid out anew."""
+        """Byte at which an odd line lies -> byte at which it ends, since it was laid out again."""
 
     def read(self, lines: Iterable[bytes]) -> int:
         """Take every whole line; the byte after the last of them."""
@@ -148,7 +148,7 @@ class _Stretch:
             self.found.heartbeats = [*self.found.heartbeats[-MAX_HEARTBEATS:], [at, at + len(line)]]
             self.found.ended = kind == b"process_end"
         elif kind in CHANGES and at >= self.job.head_end and _text(line) not in self.job.head:
-            # Not the writer beginning a file made anew with its head again, which is no news.
+            # Not the writer beginning a file made again with its head, which is no news.
             self.found.surprise = f"{_text(kind)} again at byte {at}"
 
     def _late(self, kind: bytes, run_id: bytes, line: bytes, at: int) -> None:

@@ -83,7 +83,7 @@ def begin_process(folder: Path, *, watched: bool = False, **fields: Any) -> None
 
 @guarded
 def sample_devices(period_s: float | None) -> None:
-    """Sample NVIDIA devices every `period_s` seconds while runs execute; None: nobody asked."""
+    """Sample NVIDIA devices every `period_s` seconds while runs execute; None: not asked for."""
     global sampler
     if period_s is None or journal is None:
         return
@@ -263,7 +263,7 @@ def elsewhere() -> Run | None:
     """The same for a caller on another thread than that of `run`.
 
     A thread that belongs to no run, and was given no context, works for the one in execution. While
-    several execute nobody can tell for which: then for none.
+    several execute it cannot be told for which: then for none.
     """
     found = running.get(threading.get_ident())
     if found is not None:

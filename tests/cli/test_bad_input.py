@@ -251,7 +251,9 @@ def test_a_path_for_the_launcher_that_is_none_is_one_line(
     option: str, odd: dict[str, str], tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for path in (*odd.values(), str(tmp_path / "folder")):
-        launcher(capsys, "--stagexec-comfyui", str(tree), option, path)
+        assert launcher(
+            capsys, "--stagexec-comfyui", str(tree), option, path
+        )  # and it is one, with exit code 2
 
 
 def test_a_ledger_for_the_launcher_that_can_be_none_is_one_line(

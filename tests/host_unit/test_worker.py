@@ -284,6 +284,7 @@ def test_a_queue_of_another_make_keeps_no_worker_from_being_replaced(
     started(prompt_worker, api, *([odd] if odd else []))
     until(lambda: len(deaths) == 3)
     until(lambda: state.restarts == 2)
+    assert len(deaths) == 3
 
 
 @pytest.mark.parametrize("name", ["Supervisor._end_prompts", "Leftover.end", "tell_one"])

@@ -89,7 +89,9 @@ def test_the_console_lets_no_text_through_that_no_view_has_looked_at(
 
 def test_a_closed_standard_output_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
-    text.console().print("x")
+    screen_of_none = text.console()
+    screen_of_none.print("x")
+    assert screen_of_none.file.getvalue() == "x\n"  # type: ignore[attr-defined]
 
 
 def test_the_screen_of_a_bench_shows_it_too() -> None:
