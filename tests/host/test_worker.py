@@ -190,7 +190,8 @@ def test_a_worker_that_dies_when_its_prompt_is_filed_changes_nothing_of_it(
 def test_an_error_that_a_wrapper_keeps_from_the_client_is_told_to_it_all_the_same(
     either: Witness, color: int
 ) -> None:
-    seen = either.run({**fails("plain"), "tell": graphs.node("PreviewAny", source="x")})
+    # No output: the host takes the outputs of a prompt in no fixed order, and a second one may have run.
+    seen = either.run({**fails("plain"), "tell": graphs.node("WpUnshown")})
     assert seen.ended == ("failed", "node_exception")
     assert seen.of_type(ERROR)[0]["exception_message"] == "plain\n"
     assert_it_has_an_end(seen)
