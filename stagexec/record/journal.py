@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from stagexec.format import SPAN_COLUMNS, VISIT_COLUMNS
-from stagexec.record import clock, condition, disks, paths
+from stagexec.record import clock, condition, disks, paths, turns
 from stagexec.record.guard import note
 from stagexec.record.journal_file import JournalFile
 from stagexec.record.lines import CLOSING, VITAL, WRITTEN, Line
@@ -63,8 +63,8 @@ FLAG_S = 1.0
 """On a disk of a network, how often the writer looks whether the next run is armed for `profile` timing."""
 
 SLOW_S = 0.5
-"""A direct write that took longer shows a slow disk, or a node that held the interpreter's lock: the writer
-does it for the next PAUSE_S."""
+"""Two direct writes that took longer, with no node that holds the interpreter's lock, show a slow disk: the
+writer does it for the next PAUSE_S."""
 
 ANSWER_S = 0.1
 """Where the writer has to do it, its caller waits this long until it is done; after a wait in vain, and until
@@ -145,7 +145,7 @@ class Journal:
             return
         event[WRITTEN] = done = threading.Event()
         self.put(event)
-        if not done.wait(ANSWER_S):
+        if not turns.patiently(done.wait, ANSWER_S):
             self._wait_again_at = time.monotonic() + PAUSE_S
 
     def take_profile(self) -> bool:
@@ -350,7 +350,7 @@ class Journal:
             return False
         line = self._line(one)
         begin = time.monotonic()
-        if not self._file_lock.acquire(timeout=DIRECT_WAIT_S):
+        if not turns.patiently(self._file_lock_within, DIRECT_WAIT_S):
             return False
         try:
             # Nothing may come before what waits; a file that is not ours any more is the writer's to mend.
@@ -360,11 +360,22 @@ class Journal:
             if whole:
                 self._keep([line])
                 self._last_write = clock.now_ns()
-            if time.monotonic() - begin > SLOW_S:
-                self._direct_again_at = begin + PAUSE_S
+            self._look_at_time(time.monotonic() - begin)
             return whole == 1
         finally:
             self._file_lock.release()
+
+    def _look_at_time(self, took_s: float) -> None:
+        """Once may be a node that held the lock until just now; twice on end is the disk."""
+        slow = took_s > SLOW_S and not turns.is_held()
+        self._slow = self._slow + 1 if slow else 0
+        if self._slow > 1:
+            self._direct_again_at = time.monotonic() + PAUSE_S
+
+    _slow = 0
+
+    def _file_lock_within(self, timeout_s: float) -> bool:
+        return self._file_lock.acquire(timeout=timeout_s)
 
     def _header_due(self) -> list[dict[str, Any]]:
         """The events about the process that the present file does not have."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -103,6 +104,10 @@ def main(words: list[str] | None = None) -> int:
         "-v", "--verbose", action="store_true", help="print every scene, not only those with losses"
     )
     given = parser.parse_args(words)
+    for name in ("SIGINT", "SIGQUIT", "SIGHUP"):
+        # A shell starts what runs in the background with these ignored, and so would be every host here.
+        if hasattr(signal, name) and signal.getsignal(getattr(signal, name)) == signal.SIG_IGN:
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
     seed = int(time.time()) if given.seed is None else given.seed
     folder = given.folder or Path(tempfile.mkdtemp(prefix="chaos-"))
     folder.mkdir(parents=True, exist_ok=True)

@@ -134,7 +134,8 @@ def _taken(site: Site, ones: list[Posted]) -> None:
     """Lines of these prompts are gone: those that had ended need not be there, the others need not add up."""
     for one in ones:
         one.exact = False
-        one.must = one.must and one.closed_ns is None and not site.in_history(one)
+        over = one.prompt_id in site.earlier or one.closed_ns is not None
+        one.must = one.must and not over and not site.in_history(one)
 
 
 def clock(site: Site, source: random.Random, how: str) -> list[str]:

@@ -48,6 +48,8 @@ class Site:
         )  # fmt: skip
         self.server = lab.Server(self.launch)
         self._label = 0
+        self.earlier: frozenset[str] = frozenset()
+        """Prompts of the lives before this one: nothing is left that could write of them again."""
 
     @property
     def output(self) -> Path:
@@ -59,6 +61,7 @@ class Site:
         if self.layer is not None:
             self.layer.heal()
         witness.sheet(self.sheet)
+        self.earlier = frozenset(one.prompt_id for one in self.posted)
         self.server = lab.Server(self.launch)
         self.server.start().wait_ready()
 
