@@ -34,6 +34,7 @@ from stagexec.host import (
     restart,
     routes,
     visits,
+    weight_files,
     worker,
 )
 from stagexec.host.seams import Factory, SeamRefused, Seams, on_instance
@@ -70,6 +71,7 @@ class Hooks:
             **attention.places(),
             **devices.offload_places(timing),
             "av:open": pyav.watched_open,
+            "safetensors:safe_open": weight_files.make_safe_open,
             **children.POPEN,
             "execution:validate_inputs": self._native(self._validate_inputs),
             "execution:CacheKeySetInputSignature": self._native(mixed(MerkleKeySet)),

@@ -51,9 +51,7 @@ class Run:
         self.clock = clock
         self.accepted_ns = accepted_ns
         self.ledger = Ledger("queue_wait", accepted_ns, clock)
-        self.enter = self.ledger.enter
-        self.leave = self.ledger.leave
-        self.inside = self.ledger.inside
+        self.use_ledger(self.ledger)
         self.thread: int | None = None
         self.worker: Any = None
         self.alone = True
@@ -98,7 +96,9 @@ class Run:
     def use_ledger(self, ledger: Ledger) -> None:
         """Go on in `ledger`, which has taken over what the old one holds."""
         self.ledger = ledger
-        self.enter, self.leave, self.inside = ledger.enter, ledger.leave, ledger.inside
+        self.enter, self.leave = ledger.enter, ledger.leave
+        self.inside = ledger.inside
+        self.inside_any, self.enter_again = ledger.inside_any, ledger.enter_again
 
     @property
     def visit(self) -> int | None:
@@ -110,6 +110,12 @@ class Run:
         """The stage that is open now."""
         open_ = self.ledger.open
         return open_[0] if open_ is not None else None
+
+    @property
+    def part(self) -> str | None:
+        """The part that is open now."""
+        open_ = self.ledger.open
+        return open_[1] if open_ is not None else None
 
     def next_visit(self, node_id: str, node_class: str) -> int:
         """Begin a visit: what is entered from now on belongs to it. Gives its number, from 1."""
