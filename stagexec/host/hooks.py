@@ -14,7 +14,7 @@ from typing import Any
 
 import wrapt
 
-from stagexec.delivery import children, closing, outcome, pyav
+from stagexec.delivery import children, closing, outcome, programs, pyav
 from stagexec.delivery.closing import Closer
 from stagexec.executor import queue as queue_view
 from stagexec.executor import wire
@@ -73,6 +73,7 @@ class Hooks:
             "av:open": pyav.watched_open,
             "safetensors:safe_open": weight_files.make_safe_open,
             **children.POPEN,
+            **programs.PLACES,
             "execution:validate_inputs": self._native(self._validate_inputs),
             "execution:CacheKeySetInputSignature": self._native(mixed(MerkleKeySet)),
             "execution:ExecutionList": self._native(mixed(Schedule)),
