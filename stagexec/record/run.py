@@ -76,6 +76,7 @@ class Run:
         self.node: tuple[str, str] | None = None
         self.pending_visits: deque[tuple[Any, ...]] = deque()
         self.pending_spans: deque[tuple[Any, ...]] = deque()
+        self.watched = Watched()
         self.segments_written = 0
         self.outputs: list[str] = []
         self.until: str | None = None
@@ -128,6 +129,8 @@ class Run:
 
     def end_visit(self) -> None:
         """No visit is in execution any more."""
+        if self.watched.seen is not None:
+            self.watched.file()
         self.ledger.visit = None
         self.node = None
 
@@ -183,6 +186,50 @@ class Run:
     def on_main_lane(self) -> bool:
         """Is the caller on the thread that executes this run?"""
         return threading.get_ident() == self.thread
+
+
+KEPT_NS = 200_000_000
+"""Of a visit of which less than this was unnamed, what ran is not filed."""
+
+MOST_NAMES = 8
+"""Names that are filed of one visit; all others together have none."""
+
+
+class Watched:
+    """What the thread beside the runs has seen of one (watching.py): columns that wait to be written."""
+
+    def __init__(self) -> None:
+        self.seen: tuple[int, dict[str, list[int]]] | None = None
+        self.samples: deque[tuple[int, str | None, int, int]] = deque()
+        self.cpu: deque[tuple[int, int, int | None, int | None]] = deque()
+        self.cpu_at_ns: int | None = None
+
+    def saw(self, visit: int, name: str, ns: int) -> None:
+        """A visit ran `name`, which stands for `ns`. Called by the thread beside."""
+        seen = self.seen
+        if seen is None or seen[0] != visit:
+            if seen is not None:
+                self.file()
+            seen = self.seen = (visit, {})
+        one = seen[1].setdefault(name, [0, 0])
+        one[0] += 1
+        one[1] += ns
+
+    @guarded
+    def file(self) -> None:
+        """The visit is over: what was seen of it is written, if it is worth a line."""
+        seen, self.seen = self.seen, None
+        if seen is None:
+            return
+        visit, names = seen[0], sorted(seen[1].items(), key=lambda item: -item[1][1])
+        if sum(ns for _, (_, ns) in names) < KEPT_NS:
+            return
+        rows: list[tuple[int, str | None, int, int]]
+        rows = [(visit, name, count, ns) for name, (count, ns) in names[:MOST_NAMES]]
+        rest = [told for _, told in names[MOST_NAMES:]]
+        if rest:
+            rows.append((visit, None, sum(one[0] for one in rest), sum(one[1] for one in rest)))
+        self.samples.extend(rows)
 
 
 def take_segments(run: Run) -> tuple[list[Any], Any]:
