@@ -339,6 +339,11 @@ def programs() -> ModuleType:
     return found
 
 
+def of_run(run: Run) -> list[Child]:
+    """The processes of a run that goes on."""
+    return list(_of_run.get(run, ()))
+
+
 def keep(child: Child, popen: Any) -> None:
     """Remember whose process `popen` is."""
     _of_popen[popen] = child

@@ -15,10 +15,11 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from stagexec.delivery.children import Child, begin, keep, watch
+from stagexec.delivery.children import Child, begin, keep, of_run, watch
 from stagexec.record import live
 from stagexec.record.guard import guarded
 from stagexec.record.ledger import NO_DEPTH
+from stagexec.record.run import Run
 
 _FETCHERS = """
     aria2c curl wget git git-lfs hf huggingface-cli rclone rsync scp sftp ssh aws gsutil gcloud azcopy
@@ -83,6 +84,12 @@ def left(child: Child, depth: int | None) -> None:
 
 
 # --- CPU time ---
+
+
+def living(run: Run) -> list[int]:
+    """The pids of a run's processes that have not been seen to end."""
+    return [child.pid for child in of_run(run) if child.pid is not None and child.exit_ns is None]
+
 
 _reaped = 0
 

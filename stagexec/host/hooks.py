@@ -40,7 +40,7 @@ from stagexec.host import (
 from stagexec.host.seams import Factory, SeamRefused, Seams, on_instance
 from stagexec.host.tables import Tables
 from stagexec.host.wrap import executing_visit
-from stagexec.record import ends, live, paths, pauses, words
+from stagexec.record import ends, live, paths, pauses, watching, words
 from stagexec.record.guard import guarded
 from stagexec.record.safe import log
 
@@ -90,6 +90,7 @@ class Hooks:
         """Before the host starts."""
         self.seams.install_hooks()
         children.visit_here = executing_visit
+        watching.children = programs.living
         wrapt.register_post_import_hook(node_pack.register, "server")
 
     def _known(self, execution: ModuleType) -> host_api.HostApi:
