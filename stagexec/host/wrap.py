@@ -33,6 +33,22 @@ STAY_OUT = object()
 """Said in place of a part: this call belongs to a seam that is open already."""
 
 
+def _never() -> bool:
+    return False
+
+
+is_compiling: Callable[[], bool] = _never
+"""torch's own question, which its tracer knows, once torch is there."""
+
+
+def _take_question(compiler: Any) -> None:
+    global is_compiling
+    is_compiling = getattr(compiler, "is_compiling", None) or _never
+
+
+wrapt.register_post_import_hook(_take_question, "torch.compiler")
+
+
 class Refusal(Exception):
     """Why a target cannot be wrapped; the message is the reason that reports show."""
 
@@ -153,6 +169,8 @@ def _stage_handler(row: SeamRow, switch: Switch, probe: _BoundProbe | None) -> H
     again_ns = AGAIN_NS if row.often else 0
 
     def handle(wrapped: Any, _instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if is_compiling():  # torch is tracing the call: what it cannot trace here would be the node's error
+            return wrapped(*args, **kwargs)
         run = live.run
         if run is None or switch.off:
             return wrapped(*args, **kwargs)

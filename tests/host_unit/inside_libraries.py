@@ -224,6 +224,23 @@ def transformers_model(_url: str) -> None:
     AutoModel.from_pretrained(folder)
 
 
+def traced_by_torch(_url: str) -> None:
+    import torch
+
+    from stagexec.host import wrap
+    from stagexec.host.tables import SeamRow
+
+    class Decoder:
+        def decode(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    row = SeamRow(id="d", target=("a:b",), kind="stage", stage="vae_decode", why="a test", hosts="the test")
+    Decoder.decode, _ = wrap.wrap(Decoder.decode, Decoder.decode, row, Decoder)  # type: ignore[method-assign]
+    compiled = torch.compile(Decoder().decode, backend="eager", fullgraph=True)
+    assert compiled(torch.ones(2)).tolist() == [2.0, 2.0]
+    assert Decoder().decode(torch.ones(2)).tolist() == [2.0, 2.0]
+
+
 ACTS = [
     urllib_read,
     requests_get,
@@ -242,6 +259,7 @@ ACTS = [
     load_state_dict,
     torch_hub_download,
     transformers_model,
+    traced_by_torch,
 ]
 
 if __name__ == "__main__":

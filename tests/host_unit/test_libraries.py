@@ -121,5 +121,10 @@ def test_weights_put_into_a_module_by_hand_are_a_build(told: dict[str, Any]) -> 
     assert named(told, "load_state_dict") == [("model_load_residency", "build", "load_state_dict")]
 
 
+def test_a_method_with_a_seam_can_be_compiled_as_one_graph(told: dict[str, Any]) -> None:
+    """The compiled call is torch's own affair; the plain one after it is seen."""
+    assert named(told, "traced_by_torch") == [("vae_decode", None, "d")]
+
+
 def test_no_row_of_the_libraries_is_refused(told: dict[str, Any]) -> None:
     assert set(told["states"].values()) <= {"installed", "absent"}
