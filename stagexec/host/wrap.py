@@ -165,7 +165,8 @@ def _stage_handler(row: SeamRow, switch: Switch, probe: _BoundProbe | None) -> H
     before = probe.before if probe else None
     around = probe.around if probe else None
     keeps = stage == OPEN_STAGE
-    chooses = bool(row.part_inside or row.inside or row.not_inside or row.part == NODE_CLASS or keeps)
+    outside = frozenset(row.not_inside)
+    chooses = bool(row.part_inside or row.inside or row.part == NODE_CLASS or keeps)
     again_ns = AGAIN_NS if row.often else 0
 
     def handle(wrapped: Any, _instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -178,6 +179,8 @@ def _stage_handler(row: SeamRow, switch: Switch, probe: _BoundProbe | None) -> H
             run = live.elsewhere()
             if run is None or get_ident() != run.thread:
                 return _on_thread(run, row, wrapped, args, kwargs)
+        if outside and run.inside_any(outside):
+            return wrapped(*args, **kwargs)
         part = choose_part(row, run) if chooses else fixed
         if part is STAY_OUT:
             return wrapped(*args, **kwargs)

@@ -139,7 +139,10 @@ class Ledger:
         open_ = self.open
         if open_ is not None and open_[4] in seams:
             return True
-        return any(below[4] in seams for below in self.stack)
+        for below in self.stack:  # noqa: SIM110 (a generator costs more than the stack is deep)
+            if below[4] in seams:
+                return True
+        return False
 
     def close(self, end_ns: int) -> None:
         """End the last segment at `end_ns`. Nothing can be entered afterwards."""
