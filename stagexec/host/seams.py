@@ -15,6 +15,8 @@ import wrapt
 from stagexec.host.families import Family
 from stagexec.host.tables import SeamRow, Tables
 from stagexec.host.wrap import Refusal, SeamWrapper, wrap
+from stagexec.record import live
+from stagexec.record.safe import log
 
 Factory = Callable[[ModuleType, Any], Any]
 """Takes the module and what stands there now; gives what takes its place."""
@@ -153,7 +155,10 @@ class Seams:
         except Exception as error:  # noqa: BLE001 (an import of the host must not fail by us: it is a refusal)
             seam.state, seam.reason = "refused", f"{type(error).__name__}: {error}"
         if self.strict and seam.state == "refused":
-            raise SeamRefused(f"stagexec: the seam {seam.row.id} at {target} was refused: {seam.reason}")
+            refusal = f"stagexec: the seam {seam.row.id} at {target} was refused: {seam.reason}"
+            if live.run is None:
+                raise SeamRefused(refusal)
+            log.error("%s. A node imported it: the run goes on.", refusal)
 
     def _put(self, seam: Seam, target: str, module: ModuleType) -> None:
         if seam.row.subclasses:

@@ -140,6 +140,16 @@ def test_nothing_on_the_server_s_thread_is_a_span_of_the_run(host_module, load, 
     assert len(run.spans) == 1
 
 
+def test_a_library_that_a_node_imports_ends_no_run_under_strict(
+    host_module, load, seams, row, run, caplog
+) -> None:
+    name = host_module("def frames():\n        yield 1\n")
+    ours = seams(row("frames", f"{name}:frames"), strict=True)
+    assert list(load(name).frames()) == [1]
+    assert [one["state"] for one in ours.states()] == ["refused"]
+    assert "frames" in caplog.text
+
+
 class Clock:
     def __init__(self) -> None:
         self.now = 0
