@@ -16,7 +16,8 @@ HISTORY = {
     2: "a file made again in mid-life repeats the events of its open runs; heartbeats carry wall time and "
     "how long the machine slept; process_end says which signal it was, or that it was a restart; "
     "process_start names the boot of the machine and the start of the process; run_closed may say why an "
-    "outcome is unverified",
+    "outcome is unverified; samples and cpu tell what ran in unnamed stretches and how busy the machine was; "
+    "the mark weights_read and the cpu_ns of children",
 }
 
 ENDS: dict[str, str] = {
@@ -138,7 +139,8 @@ EVENTS: dict[str, dict[str, str]] = {
         "start_ns": "list of starts",
         "end_ns": "list of ends; each equals the next start",
         "visit": "list of visit numbers or null",
-        "seam": "list of ids of the seam that opened the segment, or null: the loop itself. Of an executed "
+        "seam": "list of ids of the seam that opened the segment, or null: the loop itself. child:<program> "
+        "where the main lane waits for a program that is no encoder. Of an executed "
         "run also gc (the whole heap was collected meanwhile), and stagexec.waiting: nothing was waited for "
         "but a thread of stagexec's that checks files",
         "open": "[stage, part, start_ns, visit, seam, node_id, node_class]: what was open when this was "
@@ -168,10 +170,25 @@ EVENTS: dict[str, dict[str, str]] = {
         "end_ns": "list of ends",
         "detail": "list of small objects or null. Of a child: pid, exit_code (null when it was still running "
         "or never ran), exit_seen (pidfd: when it happened; wait: when the node looked; spawn: it never "
-        "ran), role (encode, decode, analyse, query), part, template (SHA-256 of the command without paths "
+        "ran), cpu_ns (CPU time of it and of what it waited for itself; null where not known), role (encode, "
+        "decode, analyse, query, other), part, template (SHA-256 of the command without paths "
         "and texts), stderr (its last lines, of which only "
         "the program's own words are kept), and where it told them frames, speed, "
         "bytes; of one that failed also phase: spawn, open, encode or close",
+    },
+    "samples": {
+        "visit": "list of visit numbers, of visits of which 0.2 s or more had no name: no seam was open",
+        "name": "list of what ran there, as a thread beside the runs saw some times a second: "
+        "module.function of the innermost call, ← and that of the innermost function of a node pack; null "
+        "for all further ones",
+        "count": "list of how often it was seen",
+        "ns": "list of the time that these looks stand for: each one for that since the one before",
+    },
+    "cpu": {
+        "at_ns": "list of times, some 0.2 s apart while the run executes",
+        "own_ns": "list of the CPU time that this process and its children have had since it began",
+        "busy_ns": "list of the CPU time that all programs of the machine have had; null where not known",
+        "cores": "list of the number of CPUs; null where not known",
     },
     "device": {
         "start_ns": "list, one entry a stage switch in order of time, of the starts (host's clock) of the "
@@ -226,14 +243,17 @@ EVENTS: dict[str, dict[str, str]] = {
         "pack's own beside this one, which was not recorded), dynamic_vram, oom_seen, warmup, "
         "profile_problem, provisional_condition (in a run of more than a second or two; missing: as of the "
         "event `condition`), fault, child_failed, child_recovered, encoding, encoded, delivered, "
-        "left_over, restart_begun (the process has started its successor), …",
+        "weights_read, left_over, restart_begun (the process has started its successor), …",
         "detail": "small object, depends on name; never prompt text unless asked for. child_failed: program "
         "and the detail of the child's span. child_recovered: {pid, by_pid}, a later child made the same "
         "output. encoding: {frames, fps} of an animated picture. encoded: {container, frames, bytes, streams "
         "(type, codec, packets, width, height, pixel_format, fps, sample_rate, channels), opened_mono_ns, "
         "packet_write_ns (sum over the packets, inside the part encode), whole (closed with no error)} of a "
         "container that PyAV wrote. delivered: {bytes, sha256, state, reason, remote (was it copied or "
-        "uploaded), parts_ns (part -> sum)}. left_over: {bytes, removed}, a temporary file of a process that "
+        "uploaded), parts_ns (part -> sum)}. weights_read: {file (a digest of its name), bytes, pages (how "
+        "many of its pages were looked at before the read), cold_pages (of those, not in the page cache), "
+        "io_bytes (what the process had read from storage meanwhile), ns (time of the read)}, nulls where "
+        "the system does not say. left_over: {bytes, removed}, a temporary file of a process that "
         "was killed",
     },
     "artifact": {
@@ -300,6 +320,8 @@ EVENTS: dict[str, dict[str, str]] = {
 SEGMENT_COLUMNS = tuple(name for name in EVENTS["segments"] if name != "open")
 VISIT_COLUMNS = tuple(EVENTS["visits"])
 SPAN_COLUMNS = tuple(EVENTS["spans"])
+SAMPLE_COLUMNS = tuple(EVENTS["samples"])
+CPU_COLUMNS = tuple(EVENTS["cpu"])
 DEVICE_COLUMNS = tuple(name for name in EVENTS["device"] if name != "fault")
 DEVICE_SPAN_COLUMNS = tuple(EVENTS["device_spans"])
 MEMORY_COLUMNS = tuple(EVENTS["memory"])

@@ -1,4 +1,5 @@
 """Encoder processes that nodes start through `subprocess`: seen from spawn to exit, the call unchanged.
+What other programs there are is programs.py's.
 
 Four methods of `subprocess.Popen` are wrapped on the class (seams `child_*`), so every way to start a
 process is seen, whatever the pack imported. Each calls the original exactly once. The exit is watched
@@ -24,6 +25,7 @@ from typing import Any
 from stagexec.delivery import pulse, saying
 from stagexec.delivery.asking import ask
 from stagexec.delivery.command import Command, read
+from stagexec.delivery.command import other as command_of_other
 from stagexec.delivery.listen import Heard, listen
 from stagexec.public import in_other_task
 from stagexec.record import children, live
@@ -55,6 +57,7 @@ class Child:
         self.exit_code: int | None = None
         self.exit_seen: str | None = None
         self.pid: int | None = None
+        self.cpu_ns: int | None = None
         self.stderr, self.stdout = Heard(), Heard()
         self.input_ended = False
         self.stopped_by_node = False
@@ -74,8 +77,7 @@ class Child:
         """The process runs: listen to its pipes, and watch for its end."""
         self.pid = popen.pid
         self._popen = weakref.ref(popen)
-        _of_popen[popen] = self
-        _of_run.setdefault(self.run, []).append(self)
+        keep(self, popen)
         if popen.stderr is not None:
             popen.stderr = listen(popen.stderr, self.stderr)
         merged = self.streams.get("stderr") == subprocess.STDOUT
@@ -195,6 +197,7 @@ class Child:
             "pid": self.pid,
             "exit_code": self.exit_code,
             "exit_seen": self.exit_seen,
+            "cpu_ns": self.cpu_ns,
             "role": self.command.role,
             "part": self.command.part,
             "template": self.command.template,
@@ -248,11 +251,12 @@ def watched_init(_module: ModuleType, original: Any) -> Any:
         if child is None:
             original(self, *args, **kwargs)
             return
-        done = False
+        done, depth = False, programs().entered(child)
         try:
             original(self, *args, **kwargs)
             done = True
         finally:
+            programs().left(child, depth)
             begun(child, self, done)
 
     return __init__
@@ -260,15 +264,19 @@ def watched_init(_module: ModuleType, original: Any) -> Any:
 
 def watched_look(_module: ModuleType, original: Any) -> Any:
     """`Popen.wait` or `Popen.poll` that sees whether the process is over."""
+    waits = original.__name__ == "wait"
 
     @functools.wraps(original)
     def look(self: Any, *args: Any, **kwargs: Any) -> Any:
         child = _of_popen.get(self) if _of_popen else None
         if child is None:
             return original(self, *args, **kwargs)
+        depth, before = programs().entered(child) if waits else None, programs().before_reaping(self)
         try:
             return original(self, *args, **kwargs)
         finally:
+            programs().left(child, depth)
+            programs().after_reaping(child, self, before)
             look_at(child, self)
 
     return look
@@ -283,10 +291,12 @@ def watched_communicate(_module: ModuleType, original: Any) -> Any:
         if child is None:
             return original(self, *args, **kwargs)
         result: Any = (None, None)
+        depth = programs().entered(child)
         try:
             result = original(self, *args, **kwargs)
             return result
         finally:
+            programs().left(child, depth)
             take_result(child, result)
             look_at(child, self)
 
@@ -322,9 +332,27 @@ POSITIONS = {"args": 0, "executable": 2, "stdin": 3, "stdout": 4, "stderr": 5, "
 """Where `Popen` takes these when they are given by position (since Python 3.0)."""
 
 
+def programs() -> ModuleType:
+    """Where all that every process has in common lies; it builds on this module."""
+    from stagexec.delivery import programs as found
+
+    return found
+
+
+def of_run(run: Run) -> list[Child]:
+    """The processes of a run that goes on."""
+    return list(_of_run.get(run, ()))
+
+
+def keep(child: Child, popen: Any) -> None:
+    """Remember whose process `popen` is."""
+    _of_popen[popen] = child
+    _of_run.setdefault(child.run, []).append(child)
+
+
 @guarded
 def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Child | None:
-    """A process is about to be started: one of ours to watch?"""
+    """A process is about to be started: one of a run's?"""
     run = live.here()
     if run is None or (not run.on_main_lane() and threading.current_thread() is threading.main_thread()):
         return None  # the server's own thread answers requests: its processes are no part of the run
@@ -335,8 +363,12 @@ def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Child | None:
         for name, at in POSITIONS.items()
         if at < len(args) or name in kwargs
     }
-    command = read(given.get("args"), given.get("executable"), bool(given.get("shell")))
-    return None if command is None else Child(run, command, given)
+    started = given.get("args"), given.get("executable"), bool(given.get("shell"))
+    command = read(*started)
+    if command is not None:
+        return Child(run, command, given)
+    unknown = command_of_other(*started)
+    return None if unknown is None else programs().Program(run, unknown, given)
 
 
 @guarded
@@ -388,6 +420,7 @@ def _wait_for(child: Child, number: int) -> None:
         poller.register(number, select.POLLIN)
         poller.poll()
         popen = child.popen()  # first of all: asyncio lets go of it at once, and it alone has the code then
+        child.cpu_ns = programs().cpu_of_dead(child.pid) or child.cpu_ns
         code = _code_of(number)
         child.ended(code, "pidfd")
         if code is None:

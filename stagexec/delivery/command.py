@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any, NamedTuple
 
+from stagexec.record import words as names
+
 PROGRAMS = ("ffmpeg", "gifski")
 """A program is watched when its name begins so: imageio calls its own ffmpeg `ffmpeg-linux-x86_64-v7.1`."""
 
@@ -35,7 +37,8 @@ PLAIN_TOKEN = re.compile(r"[A-Za-z0-9_.:,=+-]{1,64}")
 
 
 class Command(NamedTuple):
-    """`role` is encode, decode, analyse (it writes nowhere) or query (no input or no output at all).
+    """`role` is encode, decode, analyse (it writes nowhere) or query (no input or no output at all); other
+    where the program is no encoder.
 
     `part` is mux when the video is only copied. `target` is the output's name, for comparison within the
     process and never recorded. `progress` is stdout, stderr, a path, or None. `template` is the SHA-256 of
@@ -68,6 +71,15 @@ def read(args: Any, executable: Any = None, shell: bool = False) -> Command | No
         template_of(words),
         tuple(words),
     )
+
+
+def other(args: Any, executable: Any = None, shell: bool = False) -> Command | None:
+    """The same of a program that is no encoder; None when it cannot be told which it is."""
+    words = [] if isinstance(args, Iterator) else _words(args)
+    if not words:
+        return None
+    name = names.program(_stem(words[0] if shell or executable is None else os.fsdecode(executable)))
+    return Command(name, "other", "other", None, None, template_of(words), tuple(words))
 
 
 def _words(args: Any) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import wrapt
 
-from stagexec.delivery import children, closing, outcome, pyav
+from stagexec.delivery import children, closing, outcome, programs, pyav
 from stagexec.delivery.closing import Closer
 from stagexec.executor import queue as queue_view
 from stagexec.executor import wire
@@ -34,12 +34,13 @@ from stagexec.host import (
     restart,
     routes,
     visits,
+    weight_files,
     worker,
 )
 from stagexec.host.seams import Factory, SeamRefused, Seams, on_instance
 from stagexec.host.tables import Tables
 from stagexec.host.wrap import executing_visit
-from stagexec.record import ends, live, paths, pauses, words
+from stagexec.record import ends, live, paths, pauses, watching, words
 from stagexec.record.guard import guarded
 from stagexec.record.safe import log
 
@@ -70,7 +71,9 @@ class Hooks:
             **attention.places(),
             **devices.offload_places(timing),
             "av:open": pyav.watched_open,
+            "safetensors:safe_open": weight_files.make_safe_open,
             **children.POPEN,
+            **programs.PLACES,
             "execution:validate_inputs": self._native(self._validate_inputs),
             "execution:CacheKeySetInputSignature": self._native(mixed(MerkleKeySet)),
             "execution:ExecutionList": self._native(mixed(Schedule)),
@@ -87,6 +90,7 @@ class Hooks:
         """Before the host starts."""
         self.seams.install_hooks()
         children.visit_here = executing_visit
+        watching.children = programs.living
         wrapt.register_post_import_hook(node_pack.register, "server")
 
     def _known(self, execution: ModuleType) -> host_api.HostApi:

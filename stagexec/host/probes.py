@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from stagexec.host import used_models
+from stagexec.host import used_models, weight_files
 from stagexec.record import live, words
 from stagexec.record.guard import guarded
 
 Before = Callable[[Any, dict[str, Any]], None]
 After = Callable[[Any, dict[str, Any], Any], None]
+Around = Callable[[Any, dict[str, Any]], "Callable[[], None] | None"]
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,14 @@ class Probe:
     """What to call round a host call: `before(run, arguments)`, `after(run, arguments, result)`.
 
     `needs` are the host's argument names that it reads, found once when the seam is installed.
+    `around(run, arguments)` of a stage seam gives what is called when the host's call is over, however.
     `anywhere`: also on threads other than the run's; `idle`: also while no run is in execution.
     """
 
     needs: tuple[str, ...] = ()
     before: Before | None = None
     after: After | None = None
+    around: Around | None = None
     anywhere: bool = False
     idle: bool = False
 
@@ -134,4 +137,8 @@ PROBES: dict[str, Probe] = {
     "tiled_retry": Probe(before=tiled_retry),
     "encoding": Probe(needs=("images", "fps"), before=encoding),
     "model_load": Probe(needs=("models",), before=model_load),
+    **{
+        f"weights_{argument}": Probe(needs=(argument,), around=weight_files.probe_of(argument))
+        for argument in ("ckpt", "filename", "f", "path")
+    },
 }

@@ -12,8 +12,11 @@ from typing import Any
 
 import wrapt
 
+from stagexec.host.families import Family
 from stagexec.host.tables import SeamRow, Tables
 from stagexec.host.wrap import Refusal, SeamWrapper, wrap
+from stagexec.record import live
+from stagexec.record.safe import log
 
 Factory = Callable[[ModuleType, Any], Any]
 """Takes the module and what stands there now; gives what takes its place."""
@@ -22,6 +25,7 @@ State = dict[str, str | None]
 """{seam, target, state, reason} of one row, as the journal's `seams` event holds it."""
 
 _MISSING = object()
+NO_ATTRIBUTE = "that module has no such attribute"
 _MAX_CHAIN = 32
 
 
@@ -46,6 +50,7 @@ class Seam:
     original: Any = None
     installed: Any = None
     remark: str | None = None
+    family: Family | None = None
 
     def describe(self) -> State:
         """The row's state, for the journal and for reports."""
@@ -128,7 +133,7 @@ class Seams:
     def undo(self) -> list[State]:
         """Take out what is still ours; a wrapper that others have built upon goes inert and says so."""
         self._on = False
-        for seam in self.seams.values():
+        for seam in reversed(self.seams.values()):  # rows on one base class lie one over the other
             if seam.state in ("installed", "lost"):
                 _undo(seam)
         return self.states()
@@ -150,12 +155,19 @@ class Seams:
         except Exception as error:  # noqa: BLE001 (an import of the host must not fail by us: it is a refusal)
             seam.state, seam.reason = "refused", f"{type(error).__name__}: {error}"
         if self.strict and seam.state == "refused":
-            raise SeamRefused(f"stagexec: the seam {seam.row.id} at {target} was refused: {seam.reason}")
+            refusal = f"stagexec: the seam {seam.row.id} at {target} was refused: {seam.reason}"
+            if live.run is None:
+                raise SeamRefused(refusal)
+            log.error("%s. A node imported it: the run goes on.", refusal)
 
     def _put(self, seam: Seam, target: str, module: ModuleType) -> None:
+        if seam.row.subclasses:
+            seam.family = Family.of(module, target.partition(":")[2], seam.row)
+            seam.state, seam.reason = ("absent", NO_ATTRIBUTE) if seam.family is None else ("installed", None)
+            return
         found = _find(module, target.partition(":")[2])
         if found is None:
-            seam.reason = "that module has no such attribute"
+            seam.reason = NO_ATTRIBUTE
             return
         owner, name, raw = found
         _refuse_a_second(owner, name)
@@ -224,6 +236,9 @@ def _refuse_a_second(owner: Any, name: str) -> None:
 
 
 def _verify(seam: Seam) -> None:
+    if seam.family is not None:
+        seam.state, seam.reason = seam.family.state()
+        return
     current = _raw(seam.owner, seam.name)
     if _is_ours(current, seam.installed):
         seam.state, seam.reason = "installed", seam.remark
@@ -236,6 +251,10 @@ def _verify(seam: Seam) -> None:
 
 
 def _undo(seam: Seam) -> None:
+    if seam.family is not None:
+        seam.family.undo()
+        seam.state, seam.reason = "absent", "undone"
+        return
     _places.pop((id(seam.owner), seam.name), None)
     if isinstance(seam.installed, SeamWrapper):  # others may hold it by from-import: it goes inert everywhere
         seam.installed._self_switch.off = True

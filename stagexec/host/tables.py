@@ -19,6 +19,10 @@ _ID = re.compile(r"[a-z][a-z0-9_]*")
 _TARGET = re.compile(r"(?:[\w.]+|[\w.\-/ ]+\.py):[\w.]+")
 
 
+OPEN_STAGE = "<open stage>"
+"""Marks a seam whose work can be of any stage: it names the time, and the stage stays as it is."""
+
+
 class TableError(ValueError):
     """A table that cannot be used; the message names the file, the row and what is wrong."""
 
@@ -44,6 +48,8 @@ class SeamRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     not_inside: tuple[str, ...] = ()
     inside: tuple[str, ...] = ()
     threads: bool = True
+    often: bool = False
+    subclasses: bool = False
     probe: str | None = None
     source: str = ""
 
@@ -178,6 +184,8 @@ def _seam_problem(row: SeamRow) -> str | None:
 def _stage_row_problem(row: SeamRow) -> str | None:
     if row.stage is None:
         return "a row of kind stage needs a stage"
+    if row.stage == OPEN_STAGE:
+        return "the open stage keeps its part" if row.part or row.part_inside else None
     inner = row.part_inside.part if row.part_inside else None
     try:
         check(row.stage, None if row.part == NODE_CLASS else row.part)
@@ -190,6 +198,8 @@ def _stage_row_problem(row: SeamRow) -> str | None:
 def _other_row_problem(row: SeamRow) -> str | None:
     if row.stage or row.part or row.part_inside or row.inside or row.not_inside:
         return f"a row of kind {row.kind} has no stage, part, part_inside, inside or not_inside"
+    if row.often or row.subclasses:
+        return f"a row of kind {row.kind} is neither often nor of subclasses"
     if row.kind == "probe" and row.probe is None:
         return "a row of kind probe needs the name of a probe"
     if row.kind == "replace" and row.probe is not None:

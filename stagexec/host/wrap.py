@@ -14,7 +14,7 @@ from typing import Any
 import wrapt
 
 from stagexec.host.probes import PROBES, Probe
-from stagexec.host.tables import SeamRow
+from stagexec.host.tables import OPEN_STAGE, SeamRow
 from stagexec.public import in_other_task
 from stagexec.record import live
 from stagexec.record.guard import guarded
@@ -22,8 +22,31 @@ from stagexec.stages import NODE_CLASS
 
 Handler = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
 
+AGAIN_NS = 200_000
+"""Calls of a seam that is called often (`often`), no further apart than this, are one segment: what lies
+between two reads of one file is the reading's own loop."""
+
+_open = threading.local()
+"""`seams`: what is open on a thread that is none of a run's own."""
+
 STAY_OUT = object()
 """Said in place of a part: this call belongs to a seam that is open already."""
+
+
+def _never() -> bool:
+    return False
+
+
+is_compiling: Callable[[], bool] = _never
+"""torch's own question, which its tracer knows, once torch is there."""
+
+
+def _take_question(compiler: Any) -> None:
+    global is_compiling
+    is_compiling = getattr(compiler, "is_compiling", None) or _never
+
+
+wrapt.register_post_import_hook(_take_question, "torch.compiler")
 
 
 class Refusal(Exception):
@@ -109,6 +132,7 @@ class _BoundProbe:
         self.probe = probe
         self.before = probe.before
         self.after = probe.after
+        self.around = probe.around
         parameters = list(inspect.signature(function).parameters.values()) if probe.needs else []
         parameters = parameters[has_self:]  # a handler gets the arguments without the instance
         places = {one.name: place for place, one in enumerate(parameters)}
@@ -139,9 +163,15 @@ def _find_probe(function: Any, row: SeamRow, has_self: bool) -> tuple[_BoundProb
 def _stage_handler(row: SeamRow, switch: Switch, probe: _BoundProbe | None) -> Handler:
     seam, stage, fixed = row.id, str(row.stage), row.part
     before = probe.before if probe else None
-    chooses = bool(row.part_inside or row.inside or row.not_inside or row.part == NODE_CLASS)
+    around = probe.around if probe else None
+    keeps = stage == OPEN_STAGE
+    outside = frozenset(row.not_inside)
+    chooses = bool(row.part_inside or row.inside or row.part == NODE_CLASS or keeps)
+    again_ns = AGAIN_NS if row.often else 0
 
     def handle(wrapped: Any, _instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if is_compiling():  # torch is tracing the call: what it cannot trace here would be the node's error
+            return wrapped(*args, **kwargs)
         run = live.run
         if run is None or switch.off:
             return wrapped(*args, **kwargs)
@@ -149,12 +179,16 @@ def _stage_handler(row: SeamRow, switch: Switch, probe: _BoundProbe | None) -> H
             run = live.elsewhere()
             if run is None or get_ident() != run.thread:
                 return _on_thread(run, row, wrapped, args, kwargs)
+        if outside and run.inside_any(outside):
+            return wrapped(*args, **kwargs)
         part = choose_part(row, run) if chooses else fixed
         if part is STAY_OUT:
             return wrapped(*args, **kwargs)
         if before is not None:
             before(run, probe.arguments(args, kwargs))  # type: ignore[union-attr]
-        depth = run.enter(stage, part, seam)
+        after = around(run, probe.arguments(args, kwargs)) if around is not None else None  # type: ignore[union-attr]
+        into = str(run.stage) if keeps else stage
+        depth = run.enter_again(into, part, seam, again_ns) if again_ns else run.enter(into, part, seam)
         done = False
         try:
             result = wrapped(*args, **kwargs)
@@ -162,8 +196,10 @@ def _stage_handler(row: SeamRow, switch: Switch, probe: _BoundProbe | None) -> H
             return result
         finally:
             if not done:
-                failed(run, stage)
+                failed(run, into)
             run.leave(depth)
+            if after is not None:
+                after()
 
     return handle
 
@@ -183,7 +219,7 @@ def _async_handler(row: SeamRow, switch: Switch) -> Handler:
             return result
         finally:
             if aside:
-                file_span(run, row, "task", start)
+                file_span(run, row, "task" if get_ident() == run.thread else "thread", start)
             elif depth is not None:
                 if not done:
                     failed(run, stage)
@@ -191,7 +227,7 @@ def _async_handler(row: SeamRow, switch: Switch) -> Handler:
 
     def handle(wrapped: Any, _instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         run = live.here()
-        if run is None or switch.off:
+        if run is None or switch.off or (get_ident() != run.thread and not is_of_run(row)):
             return wrapped(*args, **kwargs)
         return timed(run, wrapped, args, kwargs)
 
@@ -220,27 +256,39 @@ def _probe_handler(switch: Switch, probe: _BoundProbe) -> Handler:
 
 
 def _on_thread(run: Any, row: SeamRow, wrapped: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if run is None or not row.threads:
+    if run is None or not is_of_run(row):
         return wrapped(*args, **kwargs)
+    open_here: list[str] = _open.__dict__.setdefault("seams", [])
+    if row.not_inside and not set(open_here).isdisjoint(row.not_inside):
+        return wrapped(*args, **kwargs)
+    open_here.append(row.id)
     start = run.clock()
     try:
         return wrapped(*args, **kwargs)
     finally:
+        open_here.pop()
         file_span(run, row, "thread", start)
+
+
+def is_of_run(row: SeamRow) -> bool:
+    """May a call on another thread be work of a run? Not on the server's thread, nor on one of ours."""
+    if not row.threads or get_ident() == threading.main_thread().ident:
+        return False
+    return not threading.current_thread().name.startswith("stagexec-")
 
 
 @guarded
 def choose_part(row: SeamRow, run: Any) -> Any:
     """The part this call belongs to, by the seams that are open; STAY_OUT when it is none of ours."""
-    if row.inside and not any(run.inside(seam) for seam in row.inside):
+    if row.inside and not run.inside_any(row.inside):
         return STAY_OUT
-    if row.not_inside and any(run.inside(seam) for seam in row.not_inside):
+    if row.not_inside and run.inside_any(row.not_inside):
         return STAY_OUT
     if row.part_inside is not None and run.inside(row.part_inside.seam):
         return row.part_inside.part
     if row.part == NODE_CLASS:
         return run.node[1] if run.node else None
-    return row.part
+    return run.part if row.stage == OPEN_STAGE else row.part
 
 
 @guarded
@@ -257,7 +305,8 @@ def file_span(run: Any, row: SeamRow, kind: str, start_ns: int) -> None:
     node = executing_node()
     name = (node or "unknown") if kind == "task" else threading.current_thread().name
     visit = run.visit_no_of.get(node) if node is not None else None
-    run.span(f"{kind}:{name}", row.id, start_ns, run.clock(), row.stage, visit, {"part": row.part})
+    stage = None if row.stage == OPEN_STAGE else row.stage
+    run.span(f"{kind}:{name}", row.id, start_ns, run.clock(), stage, visit, {"part": row.part})
 
 
 def executing_visit() -> int | None:

@@ -204,6 +204,24 @@ class Spans(Event, tag="spans", kw_only=True):
     detail: list[Any] = []
 
 
+class Samples(Event, tag="samples", kw_only=True):
+    """Columns of what ran in visits of which a good part had no name."""
+
+    visit: list[Whole] = []  # type: ignore[assignment]
+    name: list[str | None] = []
+    count: list[Whole] = []
+    ns: list[Mono] = []
+
+
+class Cpu(Event, tag="cpu", kw_only=True):
+    """Columns of readings of CPU time, each since the process or the machine began."""
+
+    at_ns: list[Mono] = []
+    own_ns: list[Mono] = []
+    busy_ns: list[Whole | None] = []
+    cores: list[Whole | None] = []
+
+
 class Device(Event, tag="device", kw_only=True):
     """Columns of stage switches as the device saw them; `device_ns[i]` is from switch i to the next."""
 
@@ -347,6 +365,8 @@ AnyEvent = (
     | Segments
     | Visits
     | Spans
+    | Samples
+    | Cpu
     | Device
     | DeviceSpans
     | Memory

@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stagexec.format import (
+    CPU_COLUMNS,
     DEVICE_COLUMNS,
     DEVICE_SPAN_COLUMNS,
     MEMORY_COLUMNS,
+    SAMPLE_COLUMNS,
     SPAN_COLUMNS,
     VISIT_COLUMNS,
 )
@@ -188,6 +190,8 @@ def _segments(run: Run, event: events.Segments) -> None:
 OF_COLUMNS: dict[type[events.Event], tuple[str, tuple[str, ...], str]] = {
     events.Visits: ("visits", VISIT_COLUMNS, "visit_events"),
     events.Spans: ("spans", SPAN_COLUMNS, "span_events"),
+    events.Samples: ("samples", SAMPLE_COLUMNS, "sample_events"),
+    events.Cpu: ("cpu", CPU_COLUMNS, "cpu_events"),
     events.Device: ("device", DEVICE_COLUMNS, "device"),
     events.DeviceSpans: ("device_spans", DEVICE_SPAN_COLUMNS, "device_spans"),
     events.Memory: ("memory", MEMORY_COLUMNS, "memory"),

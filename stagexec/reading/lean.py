@@ -115,7 +115,7 @@ DECODERS: dict[bytes, Any] = {
     b"mark": _decoder(_Mark),
     b"run_closed": _decoder(_Closed),
 }
-SKIPPED = frozenset((b"cached", b"spans", b"condition"))
+SKIPPED = frozenset((b"cached", b"spans", b"samples", b"cpu", b"condition"))
 
 OUTCOME = list(table.COLUMNS).index("outcome")
 """Place of that cell in a row."""

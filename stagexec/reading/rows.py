@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from stagexec.reading import derive, device, events
+from stagexec.reading import cpu, derive, device, disk, events, named
 from stagexec.reading.graph import Graph
 from stagexec.reading.runs import Run, Visit
 
@@ -124,6 +124,11 @@ def detail(run: Run) -> dict[str, Any]:
         "device_spans": device.streams(run),
         "concurrency": derive.concurrency(found_spans),
         **derive.node_lists(run, visits, graph),
+        "named_share": named.share(run),
+        "named": named.parts(run),
+        "unnamed": named.unnamed(run),
+        "reads": disk.reads(run),
+        "cpu": cpu.by_stage(run),
         "rollup": derive.rollup(visits, times, graph),
         "blocked": run.executed.blocked if run.executed else [],
         "artifacts": [_artifact(a, run.accepted_ns) for a in run.artifacts],

@@ -158,6 +158,8 @@ class Run:
     segments: Columns = dataclasses.field(default_factory=Columns)
     visit_events: list[events.Visits] = dataclasses.field(default_factory=list)
     span_events: list[events.Spans] = dataclasses.field(default_factory=list)
+    sample_events: list[events.Samples] = dataclasses.field(default_factory=list)
+    cpu_events: list[events.Cpu] = dataclasses.field(default_factory=list)
     device: events.Device | None = None
     device_spans: events.DeviceSpans | None = None
     memory: events.Memory | None = None

@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from stagexec.format import SPAN_COLUMNS, VISIT_COLUMNS
+from stagexec.format import CPU_COLUMNS, SAMPLE_COLUMNS, SPAN_COLUMNS, VISIT_COLUMNS
 from stagexec.record import clock, condition, disks, paths, turns
 from stagexec.record.guard import note
 from stagexec.record.journal_file import JournalFile
@@ -306,6 +306,8 @@ class Journal:
         for kind, names, pending in (
             ("visits", VISIT_COLUMNS, run.pending_visits),
             ("spans", SPAN_COLUMNS, run.pending_spans),
+            ("samples", SAMPLE_COLUMNS, run.watched.samples),
+            ("cpu", CPU_COLUMNS, run.watched.cpu),
         ):
             rows = [pending.popleft() for _ in range(len(pending))]
             if rows:

@@ -7,7 +7,7 @@ reading of the clock that ends one segment and begins the next, so the sum is ex
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from stagexec.record.guard import note
 
@@ -48,6 +48,25 @@ class Ledger:
         except Exception as error:
             note("Ledger.enter", error)
             return NO_DEPTH
+
+    def enter_again(self, stage: str, part: str | None, seam: str, within_ns: int) -> int:
+        """As `enter`. Where this seam's last segment ended at most `within_ns` ago and no other came between,
+        that one goes on. For calls by the thousand; with device events each is a segment of its own."""
+        try:
+            open_, pending = self.open, self.pending
+            if type(self) is Ledger and open_ is not None and pending:
+                last, end = pending[-1]
+                same = last[4] == seam and last[0] == stage and last[3] == self.visit and open_[2] == end
+                if same and self.clock() - end <= within_ns:
+                    pending.pop()  # the writer may have taken it: then it is empty, which raises
+                    self.stack.append(open_)
+                    self.open = last
+                    return len(self.stack)
+        except IndexError:  # taken by the writer: it is closed
+            return self.enter(stage, part, seam)
+        except Exception as error:
+            note("Ledger.enter_again", error)
+        return self.enter(stage, part, seam)
 
     def leave(self, depth: int) -> None:
         """Close the segment that `enter` opened at `depth` and reopen the stage that was open before."""
@@ -114,6 +133,16 @@ class Ledger:
         if open_ is not None and open_[4] == seam:
             return True
         return any(below[4] == seam for below in self.stack)
+
+    def inside_any(self, seams: Collection[str]) -> bool:
+        """Is a segment that one of `seams` opened open or suspended now?"""
+        open_ = self.open
+        if open_ is not None and open_[4] in seams:
+            return True
+        for below in self.stack:  # noqa: SIM110 (a generator costs more than the stack is deep)
+            if below[4] in seams:
+                return True
+        return False
 
     def close(self, end_ns: int) -> None:
         """End the last segment at `end_ns`. Nothing can be entered afterwards."""

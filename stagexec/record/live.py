@@ -7,6 +7,7 @@ first, which is all that it costs where only one executes, and asks `elsewhere` 
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stagexec import addresses
-from stagexec.record import clock, guard, instruments, memory, paths, profile, safe, words, worker
+from stagexec.record import clock, guard, instruments, memory, paths, profile, safe, watching, words, worker
 from stagexec.record.device import DeviceClock
 from stagexec.record.devices import clock_for
 from stagexec.record.guard import guarded
@@ -87,7 +88,8 @@ def sample_devices(period_s: float | None) -> None:
     global sampler
     if period_s is None or journal is None:
         return
-    made = Sampler(period_s, clock.now_ns, _file_sample)
+    filed = functools.partial(journal_event, None, "nvml_sample", source="process")
+    made = Sampler(period_s, clock.now_ns, lambda fields: filed(**fields))
     reason = made.start()
     if reason is None:
         sampler = made
@@ -96,10 +98,6 @@ def sample_devices(period_s: float | None) -> None:
     period_ns = None if reason else round(period_s * 1e9)
     facts = event("nvml_facts", source="process", period_ns=period_ns, reason=reason, devices=made.facts)
     journal.put_header(facts)
-
-
-def _file_sample(fields: dict[str, Any]) -> None:
-    journal_event(None, "nvml_sample", source="process", **fields)
 
 
 @guarded
@@ -225,6 +223,7 @@ def _file_start(new: Run, first: bool, beside: list[Run]) -> None:
         for told, other in ((one, new), (new, one)):
             told.alone = False
             told.mark("beside", {"run_id": other.run_id, "prompt_id": other.prompt_id}, source="loop")
+    watching.begun(running)
     if sampler is not None:  # after the event: the sample is the first one since the run's start
         sampler.poke(busy=True)
 
@@ -358,6 +357,7 @@ def finish(current: Run, fields: dict[str, Any], history: dict[str, Any]) -> Non
     """Execution is over and the host has filed it: hand the run to delivery, which closes it."""
     current.ledger.level(0)
     current.end_visit()
+    watching.ended(current)
     current.ledger.switch("delivery_commit", "verify")
     current.executed = True
     current.task = None

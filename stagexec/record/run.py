@@ -51,9 +51,7 @@ class Run:
         self.clock = clock
         self.accepted_ns = accepted_ns
         self.ledger = Ledger("queue_wait", accepted_ns, clock)
-        self.enter = self.ledger.enter
-        self.leave = self.ledger.leave
-        self.inside = self.ledger.inside
+        self.use_ledger(self.ledger)
         self.thread: int | None = None
         self.worker: Any = None
         self.alone = True
@@ -78,6 +76,7 @@ class Run:
         self.node: tuple[str, str] | None = None
         self.pending_visits: deque[tuple[Any, ...]] = deque()
         self.pending_spans: deque[tuple[Any, ...]] = deque()
+        self.watched = Watched()
         self.segments_written = 0
         self.outputs: list[str] = []
         self.until: str | None = None
@@ -98,7 +97,9 @@ class Run:
     def use_ledger(self, ledger: Ledger) -> None:
         """Go on in `ledger`, which has taken over what the old one holds."""
         self.ledger = ledger
-        self.enter, self.leave, self.inside = ledger.enter, ledger.leave, ledger.inside
+        self.enter, self.leave = ledger.enter, ledger.leave
+        self.inside = ledger.inside
+        self.inside_any, self.enter_again = ledger.inside_any, ledger.enter_again
 
     @property
     def visit(self) -> int | None:
@@ -111,6 +112,12 @@ class Run:
         open_ = self.ledger.open
         return open_[0] if open_ is not None else None
 
+    @property
+    def part(self) -> str | None:
+        """The part that is open now."""
+        open_ = self.ledger.open
+        return open_[1] if open_ is not None else None
+
     def next_visit(self, node_id: str, node_class: str) -> int:
         """Begin a visit: what is entered from now on belongs to it. Gives its number, from 1."""
         self.visits += 1
@@ -122,6 +129,8 @@ class Run:
 
     def end_visit(self) -> None:
         """No visit is in execution any more."""
+        if self.watched.seen is not None:
+            self.watched.file()
         self.ledger.visit = None
         self.node = None
 
@@ -177,6 +186,50 @@ class Run:
     def on_main_lane(self) -> bool:
         """Is the caller on the thread that executes this run?"""
         return threading.get_ident() == self.thread
+
+
+KEPT_NS = 200_000_000
+"""Of a visit of which less than this was unnamed, what ran is not filed."""
+
+MOST_NAMES = 8
+"""Names that are filed of one visit; all others together have none."""
+
+
+class Watched:
+    """What the thread beside the runs has seen of one (watching.py): columns that wait to be written."""
+
+    def __init__(self) -> None:
+        self.seen: tuple[int, dict[str, list[int]]] | None = None
+        self.samples: deque[tuple[int, str | None, int, int]] = deque()
+        self.cpu: deque[tuple[int, int, int | None, int | None]] = deque()
+        self.cpu_at_ns: int | None = None
+
+    def saw(self, visit: int, name: str, ns: int) -> None:
+        """A visit ran `name`, which stands for `ns`. Called by the thread beside."""
+        seen = self.seen
+        if seen is None or seen[0] != visit:
+            if seen is not None:
+                self.file()
+            seen = self.seen = (visit, {})
+        one = seen[1].setdefault(name, [0, 0])
+        one[0] += 1
+        one[1] += ns
+
+    @guarded
+    def file(self) -> None:
+        """The visit is over: what was seen of it is written, if it is worth a line."""
+        seen, self.seen = self.seen, None
+        if seen is None:
+            return
+        visit, names = seen[0], sorted(seen[1].items(), key=lambda item: -item[1][1])
+        if sum(ns for _, (_, ns) in names) < KEPT_NS:
+            return
+        rows: list[tuple[int, str | None, int, int]]
+        rows = [(visit, name, count, ns) for name, (count, ns) in names[:MOST_NAMES]]
+        rest = [told for _, told in names[MOST_NAMES:]]
+        if rest:
+            rows.append((visit, None, sum(one[0] for one in rest), sum(one[1] for one in rest)))
+        self.samples.extend(rows)
 
 
 def take_segments(run: Run) -> tuple[list[Any], Any]:

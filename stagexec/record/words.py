@@ -55,6 +55,25 @@ def thread_name(name: str) -> str:
     return by_python[1] if by_python else hidden(name)
 
 
+WEIGHT_ENDINGS = (".safetensors", ".sft", ".ckpt", ".pt", ".pth", ".bin", ".gguf", ".onnx", ".pkl")
+
+
+def file_name(name: str) -> str:
+    """What stands for the name of a file of weights, without its folder: a digest with the known ending."""
+    if text_is_kept():
+        return name
+    ending = next((one for one in WEIGHT_ENDINGS if name.lower().endswith(one)), "")
+    return f"{hidden(name)}{ending}"
+
+
+PROGRAM = re.compile(r"[a-z0-9][a-z0-9_.+-]{0,40}")
+
+
+def program(name: str) -> str:
+    """The name of a program that a node starts: a plain word, else a digest."""
+    return name if text_is_kept() or PROGRAM.fullmatch(name) else hidden(name)
+
+
 def lane(name: str) -> str:
     """The name of a lane; see `Run.span`."""
     kind, colon, rest = name.partition(":")

@@ -16,7 +16,7 @@ from stagexec.answers.diff import Comparison, diff
 from stagexec.answers.explain import COMPLETE
 from stagexec.answers.failures import STOPPED, counts_as_failure, wilson
 from stagexec.answers.words import human, percent
-from stagexec.reading import derive, rows
+from stagexec.reading import derive, named, rows
 from stagexec.reading.runs import Run
 
 MOST_BARS = 200
@@ -99,7 +99,18 @@ def _head(runs: Sequence[Run]) -> str:
     times = [rows.iso(rows.accepted_wall_ns(run)) for run in runs]
     known = sorted(time for time in times if time is not None)
     when = f"{known[0][:19]} to {known[-1][:19]} UTC" if known else ""
-    return f"<h1>stagexec: {len(runs)} runs</h1><p>{html.escape(told)}<br><span class=dim>{when}</span></p>"
+    return (
+        f"<h1>stagexec: {len(runs)} runs</h1><p>{html.escape(told)}{_named(runs)}<br>"
+        f"<span class=dim>{when}</span></p>"
+    )
+
+
+def _named(runs: Sequence[Run]) -> str:
+    added: Counter[str] = Counter()
+    for run in runs:
+        added.update(named.parts(run))
+    share = named.share_of({name: added[name] for name in named.KINDS})
+    return "" if share is None else f"; named {percent(share)} of {'this run' if len(runs) == 1 else 'them'}"
 
 
 def _bars(go: Any, runs: Sequence[Run]) -> Any:

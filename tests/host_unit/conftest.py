@@ -53,9 +53,19 @@ class FakeRun:
     def inside(self, seam: str) -> bool:
         return any(one[2] == seam for one in self.stack)
 
+    def inside_any(self, seams: Any) -> bool:
+        return any(one[2] in seams for one in self.stack)
+
+    def enter_again(self, stage: str, part: str | None, seam: str, _within_ns: int) -> int:
+        return self.enter(stage, part, seam)
+
     @property
     def stage(self) -> str | None:
         return self.stack[-1][0] if self.stack else None
+
+    @property
+    def part(self) -> str | None:
+        return self.stack[-1][1] if self.stack else None
 
     def span(self, *fields: Any) -> None:
         self.spans.append(fields)

@@ -13,8 +13,8 @@ def main() -> None:
     sys.path.insert(0, tree)
     sys.argv = ["main.py", "--cpu"]
 
-    from stagexec.delivery import children, pyav
-    from stagexec.host import attention, devices
+    from stagexec.delivery import children, programs, pyav
+    from stagexec.host import attention, devices, weight_files
     from stagexec.host.seams import Seams
     from stagexec.host.tables import load
 
@@ -32,7 +32,8 @@ def main() -> None:
 
     factories = {"prompt_executor": subclass, "prompt_queue": subclass, "execute_node": same}
     tables = load()
-    places = {**children.POPEN, "av:open": pyav.watched_open}
+    places = {**children.POPEN, **programs.PLACES, "av:open": pyav.watched_open}
+    places["safetensors:safe_open"] = weight_files.make_safe_open
     places |= {**attention.places(), **devices.offload_places("events")}
     for row in tables.seams.values():
         factories.update((row.id, places[target]) for target in row.target if target in places)

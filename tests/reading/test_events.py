@@ -7,7 +7,7 @@ import pytest
 
 from stagexec import format as journal_format
 from stagexec.reading import events
-from tests.reading.fake_journal import MS, TINY, FakeJournal, FakeRun, tiny_run
+from tests.reading.fake_journal import MS, TINY, FakeJournal, FakeRun, S, tiny_run
 
 
 def journal_with_every_event() -> FakeJournal:
@@ -16,6 +16,8 @@ def journal_with_every_event() -> FakeJournal:
     other = FakeRun(journal, "bbbb", TINY).spend(MS).start()
     other.grow("2", {"2.0.1": ("X", ["1"])}).spans(("task:1", "sampling", "s", 1, 0, 5))
     other.identify({"1": "d"}).know_condition("ab" * 32, "fps")
+    other.columns("samples", {"visit": 1, "name": "a.b ← c.d", "count": 3, "ns": S})
+    other.columns("cpu", {"at_ns": MS, "own_ns": 1, "busy_ns": 2, "cores": 4})
     place = {"start_ns": MS, "device": 0, "stream": 0}
     other.columns("device", {**place, "device_ns": 5, "reason": None}, fault=None)
     other.columns("device_spans", {**place, "offset_ns": 1, "length_ns": 2, "copies": 3})

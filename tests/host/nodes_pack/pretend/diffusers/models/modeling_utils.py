@@ -1,0 +1,5 @@
+"""The base of all models."""
+
+
+class ModelMixin:
+    """Nothing of its own."""

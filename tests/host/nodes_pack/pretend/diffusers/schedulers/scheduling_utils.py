@@ -1,0 +1,5 @@
+"""The base of all schedulers."""
+
+
+class SchedulerMixin:
+    """Nothing of its own."""
