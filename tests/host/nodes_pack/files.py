@@ -252,7 +252,7 @@ class StxLateFile(StxFixedName):
 
 
 class StxSocket(StxText):
-    """An output node that sends its pictures to the client by socket, and to `client` instead if that is set."""
+    """An output node that sends its pictures by socket: to the prompt's client, or to `client`."""
 
     @classmethod
     def INPUT_TYPES(cls):
