@@ -80,10 +80,15 @@ def messages(run: Run) -> list[dict[str, Any]]:
     for mark in run.marks:
         if mark.name != "messages" or not isinstance(mark.detail, dict):
             continue
-        told = {name: mark.detail.get(name) or 0 for name in ("messages", "reached", "sockets")}
+        told = {name: _count(mark.detail.get(name)) for name in ("messages", "reached", "sockets")}
         good = bool(mark.detail.get("whole")) and told["reached"] > 0
         found.append({"node_id": mark.node_id, "node_class": mark.node_class, **told, "delivered": good})
     return found
+
+
+def _count(value: Any) -> int:
+    """A number of things; 0 for what a damaged line has in its place."""
+    return value if type(value) is int and 0 <= value < 2**40 else 0
 
 
 def delivered_nodes(run: Run) -> list[str]:
