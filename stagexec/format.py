@@ -17,7 +17,8 @@ HISTORY = {
     "how long the machine slept; process_end says which signal it was, or that it was a restart; "
     "process_start names the boot of the machine and the start of the process; run_closed may say why an "
     "outcome is unverified; samples and cpu tell what ran in unnamed stretches and how busy the machine was; "
-    "the mark weights_read and the cpu_ns of children",
+    "the marks weights_read and messages, and the cpu_ns of children; an artifact may be overwritten and says "
+    "how it was found",
 }
 
 ENDS: dict[str, str] = {
@@ -142,7 +143,8 @@ EVENTS: dict[str, dict[str, str]] = {
         "seam": "list of ids of the seam that opened the segment, or null: the loop itself. child:<program> "
         "where the main lane waits for a program that is no encoder. Of an executed "
         "run also gc (the whole heap was collected meanwhile), and stagexec.waiting: nothing was waited for "
-        "but a thread of stagexec's that checks files",
+        "but a thread of stagexec's that checks files, and stagexec.late: a file was waited for that was "
+        "still being written after its node had returned",
         "open": "[stage, part, start_ns, visit, seam, node_id, node_class]: what was open when this was "
         "written; null when the run is closed, and in the rare line that was written in mid-switch",
     },
@@ -243,7 +245,7 @@ EVENTS: dict[str, dict[str, str]] = {
         "pack's own beside this one, which was not recorded), dynamic_vram, oom_seen, warmup, "
         "profile_problem, provisional_condition (in a run of more than a second or two; missing: as of the "
         "event `condition`), fault, child_failed, child_recovered, encoding, encoded, delivered, "
-        "weights_read, left_over, restart_begun (the process has started its successor), …",
+        "weights_read, left_over, messages, restart_begun (the process has started its successor), …",
         "detail": "small object, depends on name; never prompt text unless asked for. child_failed: program "
         "and the detail of the child's span. child_recovered: {pid, by_pid}, a later child made the same "
         "output. encoding: {frames, fps} of an animated picture. encoded: {container, frames, bytes, streams "
@@ -254,25 +256,33 @@ EVENTS: dict[str, dict[str, str]] = {
         "many of its pages were looked at before the read), cold_pages (of those, not in the page cache), "
         "io_bytes (what the process had read from storage meanwhile), ns (time of the read)}, nulls where "
         "the system does not say. left_over: {bytes, removed}, a temporary file of a process that "
-        "was killed",
+        "was killed. messages: {messages, reached, sockets, whole}, binary messages that an output node "
+        "sent, how many of them went to a connected client, the most sockets that one went to, and whether "
+        "the node ran to its end",
     },
     "artifact": {
         "artifact": "absolute path",
         "bytes": "size; null when the file is not there",
         "sha256": "hex of the content; null when not hashed",
-        "state": "verified, unverified, missing, corrupt or nonfinite",
+        "state": "verified, unverified, missing, corrupt, nonfinite or overwritten: there is a file of that "
+        "name, and another node, run or program has written it since",
         "reason": "why it is not verified; null when it is",
         "media": "image, video, audio, other, or profile: written by stagexec itself",
         "orphan": "true when no history entry names the file: left over by a visit that failed",
         "cached": "true when the file comes from an earlier run of this process",
         "ready_mono_ns": "when the node that promised it had finished, or its cache hit was announced",
         "first_bad": "node id of the first node whose output was not finite; null when not known",
+        "via": "how the file was found: history (an entry names it, or a pattern that it matches), node (it "
+        "named the file itself), written (it was seen to write it), saver (it asked the host where to write, "
+        "and there the file lies), folder (new in the output folder since the node began), cache (an earlier "
+        "run had found it so); null in older journals",
     },
     "run_executed": {
         "host_status": "success or error, as the host filed it; null when the host never filed it",
         "executed": "null, or the error: {cause, stage, visit, node_id, node_class, list_index, "
         "exception_type, message}",
-        "blocked": "list of {visit, node_id, node_class, message}: visits that a blocker stopped",
+        "blocked": "list of {visit, node_id, node_class, message}: visits that a blocker stopped; with "
+        "cached: true where it did so in the run that made the cache entry",
         "outputs": "history's output node ids -> number of entries",
         "cancel_ns": "when a person asked to cancel; null",
         "stopped_ns": "when the last visit ended",

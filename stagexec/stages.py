@@ -62,7 +62,7 @@ ORIGINS = ("seam", "table", "type", "none")
 
 VISIT_KINDS = ("executed", "cached", "blocked", "failed", "pending")
 
-ARTIFACT_STATES = ("verified", "unverified", "missing", "corrupt", "nonfinite")
+ARTIFACT_STATES = ("verified", "unverified", "missing", "corrupt", "nonfinite", "overwritten")
 
 TIMING_MODES = ("baseline", "events", "profile")
 

@@ -78,6 +78,8 @@ class Group:
     cost_per_delivered_output: float | None = None
     stopped: int = 0
     """Runs that a planned end of the process took with it."""
+    late_cancels: int = 0
+    """Cancels that came too late and had no effect: the runs count by their outcome."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -130,7 +132,8 @@ def _counts(runs: Runs, expression: str, where: str, values: list[Any]) -> list[
         "wasted_kind, count(*) AS runs, "
         "CAST(sum(CAST(total_ns AS HUGEINT) - coalesce(queue_wait_ns, 0)) AS HUGEINT) AS busy_ns, "
         "CAST(sum(coalesce(wasted_ns, 0)) AS HUGEINT) AS wasted_ns, "
-        "CAST(sum(delivered) AS BIGINT) AS outputs "
+        "CAST(sum(delivered) AS BIGINT) AS outputs, "
+        "count(*) FILTER (cancel_had_effect IS FALSE) AS late_cancels "
         f"FROM runs WHERE {where} GROUP BY ALL ORDER BY ALL",
         values,
     )
@@ -156,6 +159,7 @@ def _group(name: str | None, rows: list[dict[str, Any]], of: int | None, price: 
         running=running,
         cancelled=cancelled,
         stopped=stopped,
+        late_cancels=sum(row["late_cancels"] for row in rows),
         attempts=attempts,
         failures=failed,
         outcomes={outcome: runs for outcome, runs in sorted(count.items(), key=str) if outcome is not None},

@@ -17,7 +17,7 @@ from stagexec.bench.quality import Judgement, Likeness, compare, judge
 from stagexec.bench.results import Record, Results, complete
 
 VERDICTS = ("faster", "slower", "not shown", "wrong output", "not active")
-WRONG_ARTIFACTS = ("missing", "corrupt", "nonfinite")
+WRONG_ARTIFACTS = ("missing", "corrupt", "nonfinite", "overwritten")
 OUTLIER_MADS = 5 * 1.4826
 DRIFT = 0.1
 

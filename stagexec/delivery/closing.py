@@ -15,9 +15,10 @@ from os.path import dirname, exists
 from pathlib import Path
 from typing import Any
 
-from stagexec.delivery import artifacts, children
+from stagexec.delivery import artifacts, blame, children, expected, identity, late
+from stagexec.delivery.expected import Promised
 from stagexec.delivery.hands import Hands, Job, Steps, Task
-from stagexec.delivery.outcome import Delivered, decide
+from stagexec.delivery.outcome import Delivered, decide, unreached
 from stagexec.delivery.verify import Check, Verifier, media_of
 from stagexec.record import clock, live
 from stagexec.record.guard import guarded, note
@@ -35,8 +36,8 @@ FILES_AT_ONCE = 16
 EXIT_WAIT_S = 3.0
 AT_EXIT = "the process ended before it was checked"
 
-Promised = tuple["str | None", str, Any, Any]
-"""(node id, path, state, reason); the state is null where the file is to be looked at."""
+LATE = "stagexec.late"
+"""Seam of the segments in which a run waits for a file that its node's thread, or a program, still writes."""
 
 current: Closer | None = None
 """The one that closes this process's runs."""
@@ -118,23 +119,26 @@ class Closer:
         bad = bad or {}
         yield [Task(partial(settle, run), lambda _: None, folder="what encoders wrote")]
         promised = yield from self._promised(run, outputs)
-        if any(node_id not in run.executed_nodes for node_id, *_ in promised):
+        if any(one.node_id not in run.executed_nodes for one in promised):
             # An earlier run may have made their files, and not know yet what of.
             yield [Task(partial(wait_for, run, earlier), lambda _: None)]
             name_waiting(run, False)
+        patience = late.Patience(partial(name_late, run))
         delivered: dict[str, Delivered] = {}
         for some in _lots(promised):
-            for row in (yield from self._rows(run, some, bad)):
+            for row in (yield from self._rows(run, some, bad, patience)):
                 live.journal_event(run, "artifact", source="verifier", stage_id="delivery_commit", **row)
-                delivered.setdefault(row["node_id"] or "", Delivered()).add(row["state"], row["first_bad"])
+                delivered.setdefault(row["node_id"] or "", Delivered()).add(row)
+        file_messages(run)
         if run.error is not None:
-            known = {path for _, path, _, _ in promised}
+            known = {one.path for one in promised}
             (left,) = yield [Task(partial(self._orphans, run, known), lambda _: [], folder=_folders(run))]
-            for some in _lots([(None, str(path), None, None) for path in left or ()]):
-                for row in (yield from self._rows(run, some, {})):
+            for some in _lots([Promised(None, str(path)) for path in left or ()]):
+                for row in (yield from self._rows(run, some, {}, patience)):
                     row.update(orphan=True, ready_mono_ns=None)
                     live.journal_event(run, "artifact", source="verifier", stage_id="delivery_commit", **row)
-        ended = (run, *decide(run, delivered, artifacts.count_values(outputs, self.directory_of)))
+        values = artifacts.count_values(outputs, self.directory_of)
+        ended = (run, *decide(run, delivered, values), unreached(run))
         where = None if run.instruments is None else "the ledger"
         yield [Task(partial(live.close, *ended), lambda _: None, where, SETTLE_S)]
         live.close(*ended, settle=False)  # where its instruments could not be filed
@@ -146,7 +150,8 @@ class Closer:
             return list(self._promises(run, outputs, lambda _: False))
 
         def look() -> list[Promised]:
-            return list(self._promises(run, outputs, exists))
+            named = list(self._promises(run, outputs, exists))
+            return expected.complete(run, outputs, named, self.directory_of)
 
         (found,) = yield [Task(look, lost, folder="what history names")]
         if found is None:
@@ -155,22 +160,30 @@ class Closer:
         return rows
 
     def _rows(
-        self, run: Run, promised: list[Promised], bad: dict[str, str]
+        self, run: Run, promised: list[Promised], bad: dict[str, str], patience: late.Patience
     ) -> Generator[list[Task], list[Any], list[dict[str, Any]]]:
         """The `artifact` events of some files, in their order."""
-        paths = list(dict.fromkeys(path for _, path, state, _ in promised if state is None))
-        checks = yield [self._task(path) for path in paths]
-        found = dict(zip(paths, checks, strict=True))
+        looked: dict[str, Promised] = {}
+        for one in promised:
+            if one.state is None and (one.path not in looked or one.node_id in run.executed_nodes):
+                looked[one.path] = one
+        checks = yield [self._task(run, one, patience) for one in looked.values()]
+        found = dict(zip(looked, checks, strict=True))
         return [
-            self._row(run, node_id, path, found.get(path) if state is None else None, (state, reason), bad)
-            for node_id, path, state, reason in promised
+            self._row(run, one, found.get(one.path) if one.state is None else None, bad) for one in promised
         ]
 
-    def _task(self, path: str) -> Task:
-        def lost(reason: str) -> Check:
-            return Check("unverified", reason, media_of(Path(path)), None, None, {})
+    def _task(self, run: Run, one: Promised, patience: late.Patience) -> Task:
+        path = Path(one.path)
 
-        return Task(partial(self.verifier.check, Path(path)), lost, dirname(path))
+        def lost(reason: str) -> Check:
+            return Check("unverified", reason, media_of(path), None, None, {})
+
+        work = partial(self.verifier.check, path)
+        if one.node_id in run.executed_nodes:
+            ended = clock.wall_ns(run.trail.last_end(one.node_id, run.stopped_ns or clock.now_ns()))
+            work = partial(late.check, self.verifier.check, path, ended, patience)
+        return Task(work, lost, dirname(one.path))
 
     def _promises(
         self, run: Run, outputs: dict[str, Any], exists: Callable[[str], bool]
@@ -179,39 +192,36 @@ class Closer:
         for promise in artifacts.from_history(outputs, self.directory_of, exists):
             for node_id in promise.node_ids:
                 seen.add((node_id, promise.path))
-                yield node_id, promise.path, promise.state, promise.reason
+                yield Promised(node_id, promise.path, promise.state, promise.reason)
         for path, promiser, _ in run.promised:
             if (promiser, path) not in seen:
-                yield promiser, path, None, None
+                yield Promised(promiser, path, via="node")
 
-    def _row(
-        self,
-        run: Run,
-        node_id: str | None,
-        path: str,
-        found: Check | None,
-        told: tuple[str | None, str | None],
-        bad: dict[str, str],
-    ) -> dict[str, Any]:
-        """The `artifact` event of one file: `found` on the disk, or of the state that is `told` unlooked."""
+    def _row(self, run: Run, one: Promised, found: Check | None, bad: dict[str, str]) -> dict[str, Any]:
+        """The `artifact` event of one file: `found` on the disk, or of the state that it is said to have."""
         row: dict[str, Any] = {"bytes": None, "sha256": None, "media": "other"}
-        state, reason = told
+        node_id, path, state, reason = one.node_id, one.path, one.state, one.reason
         if found is not None:
             state, reason = found.state, found.reason
             row.update(bytes=found.bytes, sha256=found.sha256, media=found.media)
+        executed_now = node_id in run.executed_nodes
+        if found is not None and node_id is not None and state in ("verified", "unverified"):
+            other = identity.replaced(run, one, row["sha256"])
+            if other is not None:
+                state, reason = "overwritten", other
         if state == "verified" and node_id in bad:
             state, reason = "nonfinite", "the tensor it was made from has NaN or infinite values"
         first_bad = bad.get(node_id or "") if state == "nonfinite" else None
-        executed_now = node_id in run.executed_nodes
         if state == "nonfinite":
             self._remember(path, row["sha256"], first_bad)
         elif node_id in bad:
             self._forget(path)  # there is no such file: nothing that is named so later came of that tensor
-        elif not executed_now and row["sha256"] is not None:
+        elif not executed_now and state != "overwritten" and row["sha256"] is not None:
             sha256, maker = self._named.get(path, (None, None))
             if sha256 in (row["sha256"], PENDING):
                 state, first_bad = "nonfinite", maker
                 reason = "an earlier run made it from a tensor with NaN or infinite values"
+        identity.keep(run, one, state, row["sha256"])
         return {
             **row,
             "artifact": path,
@@ -222,6 +232,7 @@ class Closer:
             "cached": node_id is not None and not executed_now,
             "ready_mono_ns": run.ready_ns.get(node_id or "", promised_ns(run, path)),
             "first_bad": first_bad,
+            "via": one.via,
         }
 
     def _judge(self, run: Run, outputs: dict[str, Any]) -> dict[str, str]:
@@ -229,9 +240,9 @@ class Closer:
         try:
             bad = self._nonfinite(run) or {}
             if bad:
-                for node_id, path, _, _ in self._promises(run, outputs, lambda _: False):
-                    if node_id in bad:
-                        self._remember(path, PENDING, bad[node_id])
+                for one in self._promises(run, outputs, lambda _: False):
+                    if one.node_id in bad:
+                        self._remember(one.path, PENDING, bad[one.node_id])
             return bad
         finally:
             self._judged(run)
@@ -255,22 +266,13 @@ class Closer:
 
     @guarded
     def _nonfinite(self, run: Run) -> dict[str, str]:
-        """Saver node -> the first node, in order of execution, whose output was not finite."""
+        """Saver node -> the node that first made what was not finite, in this run or an earlier one."""
         bad: dict[str, str] = {}
-        first: str | None = None
         for node_id, tensors in run.tensors.saved.items():
             if artifacts.finite(tensors) is False:
-                first = first or self._first_bad(run)
-                bad[node_id] = first or node_id
+                bad[node_id] = blame.first_bad(run, tensors) or node_id
         run.tensors.clear()
         return bad
-
-    def _first_bad(self, run: Run) -> str | None:
-        for node_id, refs in run.tensors.made:
-            alive = [tensor for ref in refs if (tensor := ref()) is not None]
-            if artifacts.finite(alive) is False:
-                return node_id
-        return None
 
     @guarded
     def _orphans(self, run: Run, known: set[str]) -> list[Path]:
@@ -308,6 +310,21 @@ def name_waiting(run: Run, waiting: bool) -> None:
     """From now on the run waits for a thread of ours, or does so no longer."""
     with run.closing:
         run.ledger.rebase("delivery_commit", "verify", WAITING if waiting else None)
+
+
+def name_late(run: Run, waiting: bool) -> None:
+    """From now on the run waits for a file that is still being written, or does so no longer."""
+    with run.closing:
+        run.ledger.rebase("delivery_commit", "verify", LATE if waiting else None)
+
+
+def file_messages(run: Run) -> None:
+    """Say what the run's nodes sent to their clients by socket."""
+    for node_id, sent in run.trail.sent.items():
+        visit, node_class = run.visit_no_of.get(node_id), run.class_of.get(node_id)
+        detail = {"messages": sent.messages, "reached": sent.reached, "sockets": sent.sockets}
+        detail["whole"] = node_id in run.executed_nodes
+        run.mark("messages", detail, visit=visit, node_id=node_id, node_class=node_class)
 
 
 def wait_for(run: Run, earlier: list[threading.Event]) -> None:

@@ -12,6 +12,7 @@ ARTIFACT_CAUSES = {
     "missing": "artifact_missing",
     "corrupt": "artifact_corrupt",
     "nonfinite": "artifact_nonfinite",
+    "overwritten": "artifact_missing",
 }
 
 
@@ -21,11 +22,14 @@ class Delivered:
     def __init__(self) -> None:
         self.states: list[str] = []
         self.first_bad: str | None = None
+        self.lost_to: str | None = None
 
-    def add(self, state: str, first_bad: str | None) -> None:
-        """One more artifact."""
-        self.states.append(state)
-        self.first_bad = self.first_bad or first_bad
+    def add(self, row: dict[str, Any]) -> None:
+        """One more artifact: its event's fields."""
+        self.states.append(row["state"])
+        self.first_bad = self.first_bad or row["first_bad"]
+        if row["state"] == "overwritten":
+            self.lost_to = self.lost_to or row["reason"]
 
     @property
     def failure(self) -> str | None:
@@ -40,7 +44,8 @@ def decide(run: Run, delivered: dict[str, Delivered], values: dict[str, int]) ->
     """(outcome, cause, error). `values`: how many outputs that are no files each node announced."""
     good = [d for d in delivered.values() if d.failure is None]
     failing = {node_id: d for node_id, d in delivered.items() if d.failure is not None}
-    anything = bool(good) or bool(values)
+    sent = reached(run)
+    anything = bool(good) or bool(values) or bool(sent)
     if run.error is not None:
         return _after_error(run, anything)
     child = children.unanswered(run)
@@ -51,12 +56,14 @@ def decide(run: Run, delivered: dict[str, Delivered], values: dict[str, int]) ->
         error = _place(run, node_id, "delivery_commit")
         if one.first_bad is not None:
             error = _place(run, one.first_bad, "delivery_commit")
+        elif one.lost_to is not None:
+            error["message"] = one.lost_to
         return ("partial" if anything else "failed"), one.failure, error
     blocked = run.blocked[0] if run.blocked else None
     stopped_early = run.until not in (None, "commit") and blocked is None
     if not delivered and stopped_early:
         return "success", None, None  # it was asked to deliver nothing
-    if not delivered and not values:
+    if not delivered and not values and not sent:
         return "success_empty", ("blocked" if blocked else None), _blocked_place(blocked)
     if blocked is not None and _missing_outputs(run, delivered, values):
         return "partial", "blocked", _blocked_place(blocked)
@@ -77,6 +84,21 @@ def _after_error(run: Run, anything: bool) -> Decision:
     if cause == "user_cancel":
         return "cancelled", cause, error
     return ("partial" if anything else "failed"), cause, error
+
+
+def reached(run: Run) -> list[str]:
+    """Nodes that ran to their end and whose messages reached a client."""
+    return [node for node, one in run.trail.sent.items() if one.reached and node in run.executed_nodes]
+
+
+def unreached(run: Run) -> str | None:
+    """What is to be said of messages that reached no client; None where there are none."""
+    lost = {node: one for node, one in run.trail.sent.items() if one.reached < one.messages}
+    if not lost:
+        return None
+    count = sum(one.messages - one.reached for one in lost.values())
+    nodes = ", ".join(lost)
+    return f"{count} message{'s' if count > 1 else ''} of node {nodes} reached no client: none was connected"
 
 
 def unchecked(run: Run) -> Decision:

@@ -40,6 +40,7 @@ def watched(run: Run | None, container: Any, target: Any) -> Any:
     writes = hasattr(container, "mux") and hasattr(container, "add_stream")
     if not writes or run is None or not run.on_main_lane() or in_other_task(run):
         return None
+    run.writes(target)
     return WatchedContainer(container, run, target)
 
 

@@ -33,6 +33,8 @@ RACY_NS = 2_000_000_000
 """An answer is kept only for files that old: the coarsest file systems (FAT) stamp times to 2 s, so a
 younger file could be written again and keep its size and stamp."""
 
+CHANGED = "it changed while it was read"
+
 CHUNK = 1 << 20
 
 IMAGES = frozenset((".png", ".apng", ".jpg", ".jpeg", ".webp", ".avif", ".gif", ".bmp", ".tif", ".tiff"))
@@ -96,7 +98,7 @@ def verify(path: Path, budget_bytes: int = DEFAULT_BUDGET_BYTES) -> Check:
         digest = _sha256(path)
         state, reason, facts = _content(path, size, budget_bytes)
         if _identity(_stamp(path)) != _identity(before):
-            return Check("unverified", "it changed while it was read", kind, size, None, {})
+            return Check("unverified", CHANGED, kind, size, None, {})
     except OSError as error:
         return _unreadable(kind, error)
     return Check(state, reason, kind, size, digest, facts)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -200,6 +199,7 @@ class VisitRecord:
         self._node_class, self._parent = node_class, parent
         self.stage, self.part, self.origin = api.stage_of(node_class, class_def)
         self._is_output = is_output(class_def)
+        run.trail.began(self.node_id, self._is_output)
         self.number = run.next_visit(self.node_id, node_class)
         self._depth = run.ledger.depth()
         run.ledger.switch("executor_overhead")
@@ -238,6 +238,7 @@ class VisitRecord:
             if isinstance(values, list) and len(values) > 1:
                 self.mapped = True
                 break
+        run.tensors.keep_taken(self.node_id, (v for values in inputs.values() for v in values))
         if self._is_output:
             run.tensors.keep_saved(self.node_id, (v for values in inputs.values() for v in values))
 
@@ -276,8 +277,19 @@ class VisitRecord:
         if run is None:
             return
         run.executed_nodes.add(self.node_id)
+        run.trail.made(run.run_id, self.node_id, outputs, self._blocks)
         if outputs:
-            run.tensors.keep_made(self.node_id, outputs, weakref.ref)
+            run.tensors.keep_made(run.run_id, self.node_id, self._node_class, outputs)
+
+    @guarded
+    def served(self, outputs: Any) -> None:
+        """The node was served from the cache. What blocked it when its entry was made blocks it still."""
+        run = self.run
+        kept = run.trail.served(self.node_id, outputs) if run is not None else None
+        if run is None or kept is None or not kept.blocked:
+            return
+        for row in kept.blocked:
+            run.blocked.append({**row, "visit": self.number, "node_id": self.node_id, "cached": True})
 
     @guarded
     def failed(self, api: Any, error: BaseException) -> None:
@@ -303,6 +315,7 @@ class VisitRecord:
             run.ledger.level(self._depth)
             end = run.clock()
             run.stopped_ns = end
+            run.trail.ended(self.node_id, self.start_ns, end)
             run.end_visit()
             run.ledger.switch("executor_overhead")
             row = (

@@ -137,6 +137,7 @@ class Visit(Steps):
         yield from lane.send_cached_ui(self.api, given, self.node_id, display, cached)
         yield Step(execution.get_progress_state().finish_progress, self.node_id)
         given.execution_list.cache_update(self.node_id, cached)
+        self.record.served(cached.outputs)
         self.record.announced(cached.ui is not None)
 
     def _collect_tasks(self) -> tuple[Any, Any, bool]:

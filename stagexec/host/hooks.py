@@ -33,6 +33,7 @@ from stagexec.host import (
     node_pack,
     restart,
     routes,
+    sockets,
     visits,
     weight_files,
     worker,
@@ -79,7 +80,7 @@ class Hooks:
             "execution:ExecutionList": self._native(mixed(Schedule)),
             "execution:WebUIProgressHandler": self._native(mixed(CoalescedProgress)),
             wire.JSON: self._native_server(wire.make_send_json),
-            wire.SYNC: self._native_server(wire.make_send_sync),
+            wire.SYNC: sockets.noting(self._native_server(wire.make_send_sync)),
         }
         rows = [row for row in tables.seams.values() if row.kind == "replace"]
         self.seams = Seams(

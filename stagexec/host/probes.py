@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from stagexec.host import used_models, weight_files
+from stagexec.host import sockets, used_models, weight_files
 from stagexec.record import live, words
 from stagexec.record.guard import guarded
 
@@ -44,7 +44,19 @@ def cancel(_run: Any, arguments: dict[str, Any]) -> None:
 @guarded
 def save_folder(run: Any, _arguments: dict[str, Any], result: Any) -> None:
     """A saver was told where to write: (folder, file name, counter, subfolder, prefix)."""
-    run.save_folder(result[0], result[1])
+    run.save_folder(result[0], result[1], result[2] if len(result) > 2 else None)
+
+
+@guarded
+def written_image(run: Any, arguments: dict[str, Any]) -> None:
+    """A picture is about to be saved, to a path or into a buffer."""
+    run.writes(arguments["fp"])
+
+
+@guarded
+def written_tensors(run: Any, arguments: dict[str, Any]) -> None:
+    """Tensors are about to be saved."""
+    run.writes(arguments["ckpt"])
 
 
 @guarded
@@ -133,6 +145,10 @@ def encoding(run: Any, arguments: dict[str, Any]) -> None:
 PROBES: dict[str, Probe] = {
     "cancel": Probe(needs=("value",), before=cancel, anywhere=True, idle=True),
     "save_folder": Probe(after=save_folder, anywhere=True),
+    "written_image": Probe(needs=("fp",), before=written_image),
+    "written_tensors": Probe(needs=("ckpt",), before=written_tensors),
+    "sent": Probe(needs=("event", "data", "sid"), before=sockets.sent),
+    "sent_picture": Probe(needs=("image_data", "sid"), before=sockets.sent_picture),
     "oom_seen": Probe(needs=("e",), after=oom_seen),
     "tiled_retry": Probe(before=tiled_retry),
     "encoding": Probe(needs=("images", "fps"), before=encoding),

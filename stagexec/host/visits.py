@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from stagexec.executor import lane
+from stagexec.executor.steps import now
 from stagexec.record import live, safe
 from stagexec.record.guard import guarded
 from stagexec.record.run import VISIT
@@ -36,7 +37,7 @@ def make_recorded(api: Any, original: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             RECORD.reset(recording)
             VISIT.reset(token)
-            ended(api, record, result)
+            ended(api, record, result, args, kwargs)
             record.end()
 
     execute.__wrapped__ = original  # type: ignore[attr-defined]
@@ -97,7 +98,9 @@ def begin(api: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> lane.Visit
 
 
 @guarded
-def ended(api: Any, record: lane.VisitRecord, result: Any) -> None:
+def ended(
+    api: Any, record: lane.VisitRecord, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
     """What the host's result says of the visit: (ExecutionResult, error details, exception)."""
     if result is None:
         error = sys.exc_info()[1]  # what the host lets out of a visit, such as SystemExit
@@ -111,9 +114,21 @@ def ended(api: Any, record: lane.VisitRecord, result: Any) -> None:
         ran = record.node_id in record.executed_before
         record.kind = ("blocked" if record.was_blocked() else "executed") if ran else "cached"
         record.announced(True)
+        entry = entry_outputs(api, args[2] if len(args) > 2 else kwargs["caches"], record.node_id)
         if ran:
-            record.made(api, record.outputs)
+            record.made(api, record.outputs if entry is None else entry)
+        else:
+            record.served(entry)
     elif name == "PENDING":
         record.kind = "pending"
     else:
         record.failed(api, result[2])
+
+
+@guarded
+def entry_outputs(api: Any, caches: Any, node_id: str) -> Any:
+    """The outputs in a node's cache entry, the very list; None where asking for it might wait."""
+    if not api.has_plain_caches(caches):
+        return None
+    entry = now(caches.outputs.get, node_id)
+    return getattr(entry, "outputs", None)

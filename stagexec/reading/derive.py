@@ -74,8 +74,26 @@ def stage_and_origin(visit: Visit, time: VisitTime | None) -> tuple[str | None, 
     return stage, "seam" if by_seam else (visit.class_origin or "none")
 
 
+def messages(run: Run) -> list[dict[str, Any]]:
+    """What nodes sent to clients by socket: {node_id, node_class, messages, reached, sockets, delivered}."""
+    found = []
+    for mark in run.marks:
+        if mark.name != "messages" or not isinstance(mark.detail, dict):
+            continue
+        told = {name: _count(mark.detail.get(name)) for name in ("messages", "reached", "sockets")}
+        good = bool(mark.detail.get("whole")) and told["reached"] > 0
+        found.append({"node_id": mark.node_id, "node_class": mark.node_class, **told, "delivered": good})
+    return found
+
+
+def _count(value: Any) -> int:
+    """A number of things; 0 for what a damaged line has in its place."""
+    return value if type(value) is int and 0 <= value < 2**40 else 0
+
+
 def delivered_nodes(run: Run) -> list[str]:
-    """Nodes whose promise was kept: they own a file that is there, or output that is no file at all."""
+    """Nodes whose promise was kept: they own a file that is there, sent what reached a client, or have
+    output that is no file at all."""
     kept: dict[str, None] = {}
     with_files: set[str] = set()
     for artifact in run.artifacts:
@@ -88,6 +106,9 @@ def delivered_nodes(run: Run) -> list[str]:
     for node, entries in outputs.items():
         if entries and node not in with_files:
             kept[node] = None
+    for one in messages(run):
+        if one["delivered"] and one["node_id"] is not None:
+            kept[one["node_id"]] = None
     return list(kept)
 
 
@@ -99,11 +120,11 @@ def useful_visits(run: Run, visits: list[Visit], graph: Graph) -> set[int]:
 
 def wasted_ns(run: Run, visits: list[Visit], graph: Graph) -> int | None:
     """Time spent for nothing: device stages of visits that no delivered artifact depends on, and all
-    device stages after a cancel was asked. None while the run is under way."""
+    device stages after a cancel that ended the run. None while the run is under way."""
     if run.outcome is None:
         return None
     useful = useful_visits(run, visits, graph)
-    cancel = run.cancel_ns
+    cancel = run.cancelled_ns
     wasted = 0
     rows = run.segments
     for stage, start, end, visit in zip(rows.stage, rows.start_ns, rows.end_ns, rows.visit, strict=True):

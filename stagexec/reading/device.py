@@ -90,7 +90,7 @@ def wasted(run: Run, found: DeviceTimes, host_ns: int | None, useful: set[int]) 
     """
     if run.device is None or host_ns is None:
         return host_ns, "estimated"
-    total, cancel = 0, run.cancel_ns
+    total, cancel = 0, run.cancelled_ns
     for place, (stage, _, start, end, visit, _) in enumerate(run.segments.rows()):
         if stage in sets.HOST_STAGES:
             continue

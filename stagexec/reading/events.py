@@ -295,6 +295,7 @@ class Artifact(Event, tag="artifact"):
     cached: bool = False
     ready_mono_ns: Mono | None = None
     first_bad: str | None = None
+    via: str | None = None
 
 
 class RunExecuted(Event, tag="run_executed"):

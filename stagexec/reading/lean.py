@@ -230,6 +230,7 @@ def ordinary(head: Head, run_id: str, lines: list[Line]) -> list[Any] | None:
         wasted,
         derive.WASTED_KIND,
         None,
+        None,
         sum(map(table.is_delivered, found.artifacts)),
         sum(told.kind.count("executed") for told in found.visits),
         found.lower_bound,
@@ -263,7 +264,7 @@ def _sorted(lines: list[Line], run_id: str) -> _Events | None:
         if event.run_id != run_id:
             raise TwoRuns
         if kind == b"mark":
-            if event.name == "cancel_requested":
+            if event.name in ("cancel_requested", "messages"):
                 return None
             found.lower_bound = found.lower_bound or event.name == "dynamic_vram"
             found.warmup = found.warmup or event.name == "warmup"

@@ -53,7 +53,7 @@ def summary(run: Run) -> dict[str, Any]:
 
 def _summary(run: Run, visits: list[Visit], graph: Graph, on_device: device.DeviceTimes) -> dict[str, Any]:
     process, error = run.process, run.error
-    cancel, stopped = run.cancel_ns, run.stopped_ns
+    cancel, stopped = run.cancelled_ns, run.stopped_ns
     asked = process.start.executor_asked if process.start else None
     needed = derive.useful_visits(run, visits, graph) if run.device is not None else set()
     wasted_ns, wasted_kind = device.wasted(run, on_device, derive.wasted_ns(run, visits, graph), needed)
@@ -77,6 +77,7 @@ def _summary(run: Run, visits: list[Visit], graph: Graph, on_device: device.Devi
         "wasted_ns": fit(wasted_ns),
         "wasted_kind": wasted_kind,
         "cancel_latency_ns": _latency(cancel, stopped),
+        "cancel_had_effect": run.cancel_had_effect,
         "host_version": process.host.host_version if process.host else None,
         "warmup": run.warmup,
     }
@@ -132,6 +133,8 @@ def detail(run: Run) -> dict[str, Any]:
         "rollup": derive.rollup(visits, times, graph),
         "blocked": run.executed.blocked if run.executed else [],
         "artifacts": [_artifact(a, run.accepted_ns) for a in run.artifacts],
+        "messages": derive.messages(run),
+        "delivered": derive.delivered_nodes(run),
         "memory": (run.executed.memory or {}) if run.executed else {},
         "memory_samples": device.memory(run),
         "nvml": device.nvml(run),
@@ -179,6 +182,7 @@ def _artifact(artifact: events.Artifact, accepted_ns: int) -> dict[str, Any]:
         "cached": artifact.cached,
         "node_id": artifact.node_id,
         "first_bad": artifact.first_bad,
+        "via": artifact.via,
     }
 
 

@@ -222,6 +222,18 @@ class Run:
         return next((at for at in told if at != events.NO_TIME), None)
 
     @property
+    def cancel_had_effect(self) -> bool | None:
+        """Whether the cancel that was asked ended the run; None where none was, or the run goes on."""
+        if self.cancel_ns is None or self.outcome is None:
+            return None
+        return self.outcome in ("cancelled", "lost") or self.cause == "user_cancel"
+
+    @property
+    def cancelled_ns(self) -> int | None:
+        """When a cancel was asked; None for one that came too late and had no effect."""
+        return self.cancel_ns if self.cancel_had_effect is not False else None
+
+    @property
     def stopped_ns(self) -> int | None:
         """When execution stopped; None when it never did."""
         if self.closed is not None and self.closed.stopped_ns is not None:

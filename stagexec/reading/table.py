@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from stagexec import stages as sets
-from stagexec.reading import rows
+from stagexec.reading import derive, rows
 from stagexec.reading.runs import Run
 
 TEXT, WHOLE, TRUTH = "VARCHAR", "BIGINT", "BOOLEAN"
@@ -36,12 +36,14 @@ FACTS: dict[str, str] = {
     "wasted_ns": WHOLE,
     "wasted_kind": TEXT,
     "cancel_latency_ns": WHOLE,
+    "cancel_had_effect": TRUTH,
     "delivered": WHOLE,
     "executed_visits": WHOLE,
     "lower_bound": TRUTH,
     "warmup": TRUTH,
 }
-"""Column -> DuckDB type. Times in ns. `delivered`: artifacts that are there, our own traces apart;
+"""Column -> DuckDB type. Times in ns. `delivered`: artifacts that are there, our own traces apart, and
+messages that reached a client; `cancel_had_effect`: null without a cancel;
 `executed_visits`: visits that executed their node, which runs of one condition share unless the cache had
 more for one of them; `lower_bound`: the host pages weights in while it samples, so model_load_residency is
 more than it shows. `warmup`: not in statistics."""
@@ -67,6 +69,12 @@ def is_delivered(artifact: Any) -> bool:
     return artifact.state in KEPT and not artifact.orphan and artifact.media != "profile"
 
 
+def delivered_outputs(run: Run) -> int:
+    """Artifacts that are there, and messages that reached a client."""
+    sent = (one["reached"] for one in derive.messages(run) if one["delivered"])
+    return sum(map(is_delivered, run.artifacts)) + int(sum(sent))
+
+
 def packs(run: Run) -> dict[str, str]:
     """Class name -> node pack, as far as the journal tells."""
     return run.identity.packs if run.identity is not None else {}
@@ -82,7 +90,7 @@ def flat(run: Run) -> dict[str, Any]:
         "error_pack": packs(run).get(error.node_class or "") if error else None,
         "hostname": run.process.start.hostname if run.process.start else None,
         "accepted_wall_ns": rows.accepted_wall_ns(run),
-        "delivered": sum(map(is_delivered, run.artifacts)),
+        "delivered": delivered_outputs(run),
         "executed_visits": sum(visit.kind == "executed" for visit in run.visits()),
         "lower_bound": any(m.name == "dynamic_vram" for m in run.marks),
     }
@@ -111,7 +119,8 @@ def stages_of(row: dict[str, Any]) -> dict[str, int]:
 SUMMARY = (
     "run_id", "prompt_id", "condition_id", "outcome", "cause", "error_stage", "error_node", "startup_class",
     "executor", "timing", "accepted_wall", "total_ns", "device_ns", "device_reason", "validate_ns", "stages",
-    "wasted_ns", "wasted_kind", "cancel_latency_ns", "host_version", "warmup",
+    "wasted_ns", "wasted_kind", "cancel_latency_ns", "cancel_had_effect",
+    "host_version", "warmup",
 )  # fmt: skip
 
 

@@ -145,7 +145,7 @@ def describe(new: Run, fields: dict[str, Any], condition_id: str | None, direct:
     new.condition_id = condition_id
     new.outputs = list(fields.get("selected_outputs", ()))
     new.until = fields.get("until")
-    new.class_of = dict(zip(fields.get("nodes", ()), fields.get("classes", ()), strict=False))
+    new.describe_graph(fields)
     if journal is not None:
         accepted = event(
             "run_accepted",

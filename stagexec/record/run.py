@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextvars
-import sys
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from stagexec.record import words
 from stagexec.record.guard import guarded
 from stagexec.record.ledger import NO_DEPTH, Ledger
+from stagexec.record.tensors import TensorRefs
+from stagexec.record.trail import Asked, Trail
 
 MAX_SEAM_NOTES = 100_000
 """A run that saves more files than this keeps the first ones' names only."""
@@ -60,8 +61,7 @@ class Run:
         """The host's queue item, while it waits there."""
         self.queued = True
         """False while the queue is being given the item."""
-        self.started = False
-        self.executed = False
+        self.started = self.executed = False
         self.cancel_ns: int | None = None
         self.stopped_ns: int | None = None
         self.closing = threading.Lock()
@@ -81,12 +81,14 @@ class Run:
         self.outputs: list[str] = []
         self.until: str | None = None
         self.class_of: dict[str, str] = {}
+        self.graph: tuple[Any, Any] = ((), ())
         self.ready_ns: dict[str, int] = {}
         self.executed_nodes: set[str] = set()
         self.cached: set[str] = set()
         self.save_folders: list[tuple[str, str, int]] = []
         self.promised: list[tuple[str, str | None, int]] = []
         self.tensors = TensorRefs()
+        self.trail = Trail()
         self.escaped_from: tuple[int, str, int, str] | None = None
         self._failing: tuple[int, type, str] | None = None
         self.timing = "baseline"
@@ -157,11 +159,46 @@ class Run:
             self, "mark", source=fields.pop("source", "seam"), name=name, detail=detail, **fields
         )
 
+    def describe_graph(self, fields: Mapping[str, Any]) -> None:
+        """Keep of the submitted graph what `run_accepted` tells: see there."""
+        nodes = fields.get("nodes", ())
+        self.graph = (nodes, fields.get("links", ()))
+        self.class_of = dict(zip(nodes, fields.get("classes", ()), strict=False))
+
+    def ancestors(self, node_id: str) -> set[str]:
+        """What a node of the submitted graph takes inputs from, and they in turn; without itself."""
+        nodes, links = self.graph
+        place = {node: at for at, node in enumerate(nodes)}
+        found: set[str] = set()
+        waiting = [node_id]
+        while waiting:
+            at = place.get(waiting.pop())
+            for position in links[at] if at is not None and at < len(links) else ():
+                if nodes[position] not in found:
+                    found.add(nodes[position])
+                    waiting.append(nodes[position])
+        return found
+
+    def node_here(self) -> str | None:
+        """The node that the calling context works for: that of its visit, else the one in execution."""
+        at = VISIT.get()
+        if at is not None and at[0] is self:
+            return self.node_of[at[1] - 1]
+        return self.node[0] if self.node is not None else None
+
     @guarded
-    def save_folder(self, folder: str, prefix: str) -> None:
+    def save_folder(self, folder: str, prefix: str, counter: Any = None) -> None:
         """A saver asked the host where to write: files that appear there belong to this run."""
         if len(self.save_folders) < MAX_SEAM_NOTES:
-            self.save_folders.append((str(folder), str(prefix), self.clock()))
+            now = self.clock()
+            self.save_folders.append((str(folder), str(prefix), now))
+            number = counter if isinstance(counter, int) else None
+            self.trail.asks(Asked(self.node_here(), str(folder), str(prefix), number, now))
+
+    @guarded
+    def writes(self, path: Any) -> None:
+        """The node in execution is about to write a file."""
+        self.trail.writes(self.run_id, self.node_here(), path, self.clock())
 
     @guarded
     def promise(self, path: str, node_id: str | None) -> None:
@@ -245,54 +282,3 @@ def take_segments(run: Run) -> tuple[list[Any], Any]:
         # Caught between the two steps of a switch: the segment counts as open still, and is taken next time.
         pending.appendleft(taken.pop())
     return taken, open_
-
-
-class TensorRefs:
-    """Which tensors went into the savers, and weakly which came out of every visit: to find non-finite ones.
-
-    Strong references are bounded in bytes, because the check happens after the run.
-    """
-
-    MAX_BYTES = 2 * 1024**3
-
-    def __init__(self) -> None:
-        self.saved: dict[str, list[Any]] = {}
-        self.made: list[tuple[str, list[Any]]] = []
-        self.bytes = 0
-
-    def keep_saved(self, node_id: str, values: Iterable[Any]) -> None:
-        """Keep the CPU tensors among `values` (also a latent's `samples`) that go into a saver."""
-        for tensor in tensors_in(values):
-            size = tensor.numel() * tensor.element_size()
-            if tensor.device.type == "cpu" and self.bytes + size <= self.MAX_BYTES:
-                self.bytes += size
-                self.saved.setdefault(node_id, []).append(tensor)
-
-    def keep_made(self, node_id: str, outputs: Iterable[Any], weak: Callable[[Any], Any]) -> None:
-        """Keep weak references to the tensors in a visit's outputs, a list of lists."""
-        refs: list[Any] = []
-        for values in outputs:
-            if isinstance(values, (list, tuple)):
-                refs.extend(map(weak, tensors_in(values)))
-        if refs:
-            self.made.append((node_id, refs))
-
-    def clear(self) -> None:
-        """Let go of everything."""
-        self.saved.clear()
-        self.made.clear()
-        self.bytes = 0
-
-
-def tensors_in(values: Iterable[Any]) -> Iterator[Any]:
-    """The torch tensors among `values`, and those that latents and audio carry. Never imports torch."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, dict):
-            for key in ("samples", "waveform"):
-                if isinstance(value.get(key), torch.Tensor):
-                    yield value[key]

@@ -48,6 +48,9 @@ def print_failures(out: Console, found: Failures) -> None:
         out.print(
             f"{total.stopped} were stopped with their process (signal, exit or restart), and count in neither"
         )
+    if total.late_cancels:
+        plural = "s" if total.late_cancels > 1 else ""
+        out.print(f"{total.late_cancels} cancel{plural} came too late and had no effect")
     out.print(f"wasted {human(total.wasted_ns)} ({text(total.wasted_kind)}) of {human(total.busy_ns)} busy")
     if found.price_per_gpu_hour is not None:
         out.print(

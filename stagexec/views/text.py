@@ -23,7 +23,7 @@ MOST_VISITS = 40
 PIPED_COLUMNS = 160
 """Width where there is no terminal to ask: rich's own 80 would cut columns off."""
 
-TOLD = ("model_load", "attention", "weights_read")
+TOLD = ("model_load", "attention", "weights_read", "messages")
 """Marks that are told in other words: by model, as a diagnosis, all reads together."""
 
 OUTCOME_STYLES = {
@@ -123,6 +123,7 @@ def print_run(out: Console, run: dict[str, Any], all_visits: bool = False) -> No
     _print_visits(out, run, all_visits)
     _print_spans(out, run)
     _print_artifacts(out, run)
+    _print_messages(out, run)
     _print_nodes(out, run)
     _print_diagnoses(out, run)
     _print_models(out, run)
@@ -150,6 +151,8 @@ def print_stages(out: Console, run: dict[str, Any]) -> None:
         out.print(f"wasted {human(run['wasted_ns'])} ({text(run['wasted_kind'])})")
     if run["cancel_latency_ns"] is not None:
         out.print(f"stopped {human(run['cancel_latency_ns'])} after the cancel was asked")
+    if run["cancel_had_effect"] is False:
+        out.print("the cancel had no effect: it came too late to stop anything")
 
 
 def _print_error(out: Console, run: dict[str, Any]) -> None:
@@ -229,6 +232,16 @@ def _print_artifacts(out: Console, run: dict[str, Any]) -> None:
         digest = text(a["sha256"][:12]) if a["sha256"] else "-"
         table.add_row(text(a["path"]), size(a["bytes"]), state, human(a["ready_ns"]), digest)
     out.print(table)
+
+
+def _print_messages(out: Console, run: dict[str, Any]) -> None:
+    for one in run["messages"]:
+        sent = f"{one['messages']} message{'s' if one['messages'] != 1 else ''}"
+        clients = f"{one['sockets']} client{'s' if one['sockets'] != 1 else ''}"
+        missed = one["messages"] - one["reached"]
+        what = "delivered" if one["delivered"] else "[yellow]not delivered[/]"
+        rest = f"; {missed} reached no client" if missed else ""
+        out.print(f"node {text(one['node_id'])} sent {sent} to {clients} by socket: {what}{rest}")
 
 
 def _print_nodes(out: Console, run: dict[str, Any]) -> None:

@@ -73,7 +73,7 @@ class FakeRun:
     def mark(self, name: str, detail: dict[str, Any], **_fields: Any) -> None:
         self.marks.append((name, detail))
 
-    def save_folder(self, folder: str, prefix: str) -> None:
+    def save_folder(self, folder: str, prefix: str, counter: int | None = None) -> None:
         self.folders.append((folder, prefix))
 
     def failed_in(self, error: BaseException, stage: str) -> None:

@@ -296,6 +296,7 @@ ARTIFACT: dict[str, Any] = {
     "cached": False,
     "ready_mono_ns": None,
     "first_bad": None,
+    "via": "history",
 }
 EXECUTED: dict[str, Any] = {
     "host_status": "success",

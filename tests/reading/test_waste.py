@@ -126,3 +126,35 @@ def test_a_cancel_after_the_run_had_stopped_by_itself_has_no_latency(tmp_path: P
     journal.write(tmp_path)
     (found,) = store.load(tmp_path).runs
     assert rows.summary(found)["cancel_latency_ns"] is None
+
+
+def test_a_cancel_that_came_too_late_wastes_nothing_and_had_no_effect(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    run = FakeRun(journal, "aaaa", TINY).spend(MS).start()
+    run.visit(1, "5", "SaveImage", [("native_materialize", 1000)])
+    asked = journal.now - 600
+    run.artifact("5").execute(cancel_ns=asked).close(cancel_ns=asked, stopped_ns=journal.now)
+    assert wasted(journal, tmp_path) == 0
+    (found,) = store.load(tmp_path).runs
+    row = rows.summary(found)
+    assert (row["cancel_had_effect"], row["cancel_latency_ns"]) == (False, None)
+
+
+@pytest.mark.parametrize(("reached", "lost"), [(1, 0), (0, 1000)])
+def test_messages_keep_from_waste_only_where_they_reached_a_client(
+    tmp_path: Path, reached: int, lost: int
+) -> None:
+    journal = FakeJournal().head()
+    run = FakeRun(journal, "aaaa", TINY).spend(MS).start()
+    run.visit(1, "5", "SaveImageWebsocket", [("native_materialize", 1000)])
+    detail = {"messages": 1, "reached": reached, "sockets": reached, "whole": True}
+    journal.add("mark", run, name="messages", detail=detail, node_id="5", source="seam")
+    run.execute().close("success_unverified" if reached else "success_empty")
+    assert wasted(journal, tmp_path) == lost
+
+
+def test_a_node_whose_file_was_overwritten_has_delivered_nothing(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    run = forked(journal).artifact("2").artifact("4", state="overwritten").execute()
+    run.close("partial", "artifact_missing")
+    assert wasted(journal, tmp_path) == 1100

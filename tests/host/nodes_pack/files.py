@@ -183,6 +183,92 @@ class StxSilent(StxText):
         return {}
 
 
+def picture(path, size=8):
+    """Write a small picture."""
+    from PIL import Image
+
+    Image.new("RGB", (size, size)).save(path)
+
+
+def output_file(name):
+    """Path of an output file of this very name."""
+    import folder_paths
+
+    return os.path.join(folder_paths.get_output_directory(), name)
+
+
+class StxSleepShow(StxText):
+    """An output node that works for a while, looks at no interrupt, and shows a text."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return required(value=ANY, seconds=("FLOAT", {"default": 1.0}))
+
+    def run(self, value, seconds):
+        import time
+
+        time.sleep(seconds)
+        return {"ui": {"text": ["done"]}}
+
+
+class StxFixedName(StxText):
+    """A saver that writes a picture under the same name each time."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return required(value=ANY, name=PREFIX, size=NUMBER)
+
+    def run(self, value, name, size):
+        picture(output_file(name), size)
+        return {"ui": {"images": [{"filename": name, "subfolder": "", "type": "output"}]}}
+
+
+class StxUnnamed(StxFixedName):
+    """A saver that writes a text file and names it nowhere."""
+
+    def run(self, value, name, size):
+        with open(output_file(name), "w", encoding="utf-8") as file:
+            file.write("x" * size)
+        return {}
+
+
+class StxSequence(StxFixedName):
+    """A saver of `size` pictures that history names by their pattern."""
+
+    def run(self, value, name, size):
+        for at in range(1, size + 1):
+            picture(output_file(name % at))
+        return {"ui": {"gifs": [{"filename": name, "subfolder": "", "type": "output"}]}}
+
+
+class StxLateFile(StxFixedName):
+    """A saver whose thread writes the picture after the node has returned."""
+
+    def run(self, value, name, size):
+        import threading
+
+        threading.Timer(0.7, picture, (output_file(name), size)).start()
+        return {"ui": {"images": [{"filename": name, "subfolder": "", "type": "output"}]}}
+
+
+class StxSocket(StxText):
+    """An output node that sends its pictures by socket: to the prompt's client, or to `client`."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return required(images=("IMAGE",), client=PREFIX)
+
+    def run(self, images, client):
+        import server
+        from PIL import Image
+
+        host = server.PromptServer.instance
+        for _ in images:
+            shown = ("PNG", Image.new("RGB", (8, 8)), None)
+            host.send_sync(server.BinaryEventTypes.UNENCODED_PREVIEW_IMAGE, shown, client or host.client_id)
+        return {}
+
+
 NODES = {
     cls.__name__: cls
     for cls in (
@@ -195,5 +281,11 @@ NODES = {
         StxMissingFile,
         StxText,
         StxSilent,
+        StxSleepShow,
+        StxFixedName,
+        StxUnnamed,
+        StxSequence,
+        StxLateFile,
+        StxSocket,
     )
 }
