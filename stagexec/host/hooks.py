@@ -16,8 +16,8 @@ import wrapt
 
 from stagexec.delivery import children, closing, outcome, pyav
 from stagexec.delivery.closing import Closer
+from stagexec.executor import asked, wire
 from stagexec.executor import queue as queue_view
-from stagexec.executor import wire
 from stagexec.executor.execution import make_execute
 from stagexec.executor.keyset import MerkleKeySet
 from stagexec.executor.loop import HostLoop, NativeLoop
@@ -71,7 +71,8 @@ class Hooks:
             **devices.offload_places(timing),
             "av:open": pyav.watched_open,
             **children.POPEN,
-            "execution:validate_inputs": self._native(self._validate_inputs),
+            **asked.PLACES,
+            "execution:validate_inputs": self._validate_inputs,
             "execution:CacheKeySetInputSignature": self._native(mixed(MerkleKeySet)),
             "execution:ExecutionList": self._native(mixed(Schedule)),
             "execution:WebUIProgressHandler": self._native(mixed(CoalescedProgress)),
@@ -192,7 +193,10 @@ class Hooks:
 
         return factory
 
-    def _validate_inputs(self, _api: host_api.HostApi, _module: ModuleType, original: Any) -> Any:
+    def _validate_inputs(self, module: ModuleType, original: Any) -> Any:
+        if self._known(module).executor_used != "native":
+            watched = inspect.iscoroutinefunction(original)
+            return asked.WatchedValidateInputs(original) if watched else original
         takes_path = "visiting" in inspect.signature(original).parameters
         return make_validate_inputs(original, takes_path)
 
@@ -207,6 +211,7 @@ class Hooks:
 
         @functools.wraps(original)
         def add_routes(server: Any, *args: Any, **kwargs: Any) -> Any:
+            asked.watch_handlers(server)
             self._install_late()  # all nodes are loaded, and here a refusal can still end the start
             return with_ours(server, *args, **kwargs)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stagexec import addresses
-from stagexec.record import clock, guard, instruments, memory, paths, profile, safe, words, worker
+from stagexec.record import clock, guard, held, instruments, memory, paths, profile, safe, words, worker
 from stagexec.record.device import DeviceClock
 from stagexec.record.devices import clock_for
 from stagexec.record.guard import guarded
@@ -136,8 +136,7 @@ def accept(
     if journal is not None:
         journal.open_run(new)
     describe(new, fields, condition_id, direct)
-    dead = worker.missing()
-    if dead is not None:
+    if (dead := worker.missing()) is not None:
         new.mark("worker_died", dead, source="queue")
     return new
 
@@ -359,11 +358,11 @@ def finish(current: Run, fields: dict[str, Any], history: dict[str, Any]) -> Non
     current.ledger.level(0)
     current.end_visit()
     current.ledger.switch("delivery_commit", "verify")
-    current.executed = True
-    current.task = None
+    current.executed, current.task = True, None
+    held.begin(current)
     _take_out(current)
     if current.instruments is not None:
-        current.instruments.detach()
+        held.aside(current, "profile", current.instruments.detach)
     file_facts(current)
     known = {
         "host_status": None,
@@ -415,7 +414,7 @@ def close(
     try:
         with done.closing:
             if done.ended_ns is None:
-                done.ended_ns = clock.now_ns()
+                done.ended_ns, done.held_ns = held.end_of(done)
                 done.ledger.close(done.ended_ns)
         done.tensors.clear()
         if settle and done.instruments is not None:
@@ -458,6 +457,7 @@ def _file_end(
         cancel_ns=done.cancel_ns,
         stopped_ns=done.stopped_ns,
         reason=reason,
+        held_ns=done.held_ns,
     )
     return True
 

@@ -32,6 +32,7 @@ class Profile:
     """The instruments of one run. Everything but `write` is called on the executing thread."""
 
     def __init__(self, run_id: str, folder: Path, clock: Callable[[], int]) -> None:
+        self.ledger = folder
         self.folder = folder / "profiles" / run_id
         self.problems: list[str] = []
         self._name = run_id[:8]

@@ -16,13 +16,14 @@ from stagexec.answers.explain import Difference
 from stagexec.answers.words import human, percent, size
 from stagexec.printable import visible
 from stagexec.reading.audit import Finding
+from stagexec.views.beside import MARKS, print_beside
 
 BAR_CELLS = 30
 MOST_VISITS = 40
 PIPED_COLUMNS = 160
 """Width where there is no terminal to ask: rich's own 80 would cut columns off."""
 
-TOLD = ("model_load", "attention")
+TOLD = ("model_load", "attention", *MARKS)
 """Marks that are told in other words: by model, and as a diagnosis."""
 
 OUTCOME_STYLES = {
@@ -115,6 +116,7 @@ def print_run(out: Console, run: dict[str, Any], all_visits: bool = False) -> No
         f"host {text(run['host_version'])}"
     )
     print_stages(out, run)
+    print_beside(out, run)
     _print_error(out, run)
     _print_visits(out, run, all_visits)
     _print_spans(out, run)
