@@ -40,10 +40,10 @@ class Validation:
 
     __slots__ = ("answers", "nodes")
 
-    def __init__(self, handlers: list[tuple[str, int]]) -> None:
+    def __init__(self, handlers: list[tuple[Any, int]]) -> None:
         self.nodes: list[Node] = []
         self.answers: list[Answer] = [
-            ("on_prompt", None, None, ns, name) for name, ns in handlers if ns >= LEAST_NS
+            ("on_prompt", None, None, ns, words.function_name(one)) for one, ns in handlers if ns >= LEAST_NS
         ]
 
 
@@ -56,10 +56,10 @@ _kept: set[Any] = set()
 _latest: contextvars.ContextVar[Question | None] = contextvars.ContextVar("stagexec_question", default=None)
 """The question that the calling task asked last."""
 
-_handlers: contextvars.ContextVar[list[tuple[str, int]] | None] = contextvars.ContextVar(
+_handlers: contextvars.ContextVar[list[tuple[Any, int]] | None] = contextvars.ContextVar(
     "stagexec_handlers", default=None
 )
-"""(name, ns) of each prompt handler that was called in this request."""
+"""(handler, ns) of each prompt handler that was called in this request."""
 
 
 class Timed:
@@ -281,12 +281,12 @@ class Handlers(list[Any]):
     """
 
     def __iter__(self) -> Iterator[Any]:
-        told: list[tuple[str, int]] = []
+        told: list[tuple[Any, int]] = []
         _handlers.set(told)
         for handler in super().__iter__():
             start_ns = clock.now_ns()
             yield handler
-            told.append((words.function_name(handler), clock.now_ns() - start_ns))
+            told.append((handler, clock.now_ns() - start_ns))
 
     def __reduce_ex__(self, _protocol: Any) -> Any:
         return list, (list(super().__iter__()),)

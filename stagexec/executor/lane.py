@@ -189,6 +189,8 @@ class VisitRecord:
     # what the host's loop fills in
     executed_before: Any = ()
     outputs: Any = None
+    is_called = False
+    """Does the node's function run now?"""
 
     def __init__(self, run: Run | None, node_id: str) -> None:
         self.run = run

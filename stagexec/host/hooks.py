@@ -16,7 +16,7 @@ import wrapt
 
 from stagexec.delivery import children, closing, outcome, pyav
 from stagexec.delivery.closing import Closer
-from stagexec.executor import asked, wire
+from stagexec.executor import asked, parts, wire
 from stagexec.executor import queue as queue_view
 from stagexec.executor.execution import make_execute
 from stagexec.executor.keyset import MerkleKeySet
@@ -72,6 +72,9 @@ class Hooks:
             "av:open": pyav.watched_open,
             **children.POPEN,
             **asked.PLACES,
+            "comfy_execution.caching:RAMPressureCache.ram_release": parts.eviction,
+            "comfy_execution.caching:RAMPressureCache.poll": parts.eviction,
+            "execution:get_input_data": self._inputs,
             "execution:validate_inputs": self._validate_inputs,
             "execution:CacheKeySetInputSignature": self._native(mixed(MerkleKeySet)),
             "execution:ExecutionList": self._native(mixed(Schedule)),
@@ -175,6 +178,11 @@ class Hooks:
         api = self._known(module)
         return original if api.executor_used == "native" else visits.make_watched_calls(api, original)
 
+    def _inputs(self, module: ModuleType, original: Any) -> Any:
+        if self._known(module).executor_used == "native":
+            return original
+        return parts.timed("inputs", original, visits.in_host_visit)
+
     def _native(self, make: Callable[[host_api.HostApi, ModuleType, Any], Any]) -> Factory:
         """A factory that leaves the host's own in place where the host's loop runs the prompts."""
 
@@ -189,6 +197,8 @@ class Hooks:
 
         def factory(module: ModuleType, original: Any) -> Any:
             native = self.api is not None and self.api.executor_used == "native"
+            if not native and make is wire.make_send_sync:
+                return parts.timed("messages", original, visits.in_host_visit)
             return make(module, original) if native else original
 
         return factory

@@ -150,7 +150,7 @@ class DeviceLedger(Ledger):
         if self.open is not before and self.open is not None:
             self.switched(self.open[2])
 
-    def carve(self, part: str, since_ns: int) -> int:
+    def carve(self, part: str, since_ns: int, of_node: bool = False) -> int:
         """Names nothing: no event of the device was recorded where the part began."""
         return since_ns
 

@@ -80,11 +80,12 @@ class Ledger:
         except Exception as error:
             note("Ledger.switch", error)
 
-    def carve(self, part: str, since_ns: int) -> int:
+    def carve(self, part: str, since_ns: int, of_node: bool = False) -> int:
         """Name what has passed since `since_ns` of the clock as a part of `executor_overhead`; gives now.
 
-        Nothing is named that was short, or is another stage's by now. For what comes with every node and
-        seldom takes long: one reading of the clock, and no segment of its own.
+        Nothing is named that was short, or is another stage's by now; `of_node`: unless that is the stage of
+        a node which was open all the time. For what comes with every node and seldom takes long: one reading
+        of the clock, and no segment of its own.
         """
         now = since_ns
         try:
@@ -92,13 +93,16 @@ class Ledger:
             if now - since_ns < LEAST_NS:
                 return now
             open_ = self.open
-            if open_ is None or open_[0] != "executor_overhead" or open_[1] is not None:
+            if open_ is None:
                 return now
-            stage, _, start, visit, seam = open_
-            named: Open = (stage, part, max(start, since_ns), visit, seam)
-            before = ((open_, named[2]),) if start < named[2] else ()
-            self.pending.extend((*before, (named, now)))
-            self.open = (stage, None, now, visit, seam)
+            stage, before, start, visit, seam = open_
+            mine = stage == "executor_overhead" and before is None
+            if not mine and not (of_node and seam is None and start <= since_ns):
+                return now
+            named: Open = ("executor_overhead", part, max(start, since_ns), visit, seam)
+            rest = ((open_, named[2]),) if start < named[2] else ()
+            self.pending.extend((*rest, (named, now)))
+            self.open = (stage, before, now, visit, seam)
         except Exception as error:
             note("Ledger.carve", error)
         return now
