@@ -62,18 +62,20 @@ def delayed_by(run: Run) -> list[dict[str, Any]]:
 
 
 def asked(run: Run) -> list[dict[str, Any]]:
-    """The questions to node classes, and the prompt handlers, that took long, in order of time."""
-    return [
-        {
-            "what": detail.get("what"),
-            "ns": detail.get("ns", 0),
-            "when": detail.get("when"),
-            "handler": detail.get("handler"),
-            "node_id": mark.node_id,
-            "node_class": mark.node_class,
-        }
-        for mark, detail in _marks(run, "asked")
-    ]
+    """The questions to node classes, and the prompt handlers, that took long, in order of time.
+
+    Several long answers of one node to one question are one: `ns` is their sum, `times` how many they were.
+    """
+    found: dict[Any, dict[str, Any]] = {}
+    for mark, detail in _marks(run, "asked"):
+        names = {name: detail.get(name) for name in ("what", "when", "handler")}
+        key = (mark.node_id, *names.values())
+        one = found.setdefault(
+            key, {**names, "node_id": mark.node_id, "node_class": mark.node_class, "ns": 0, "times": 0}
+        )
+        one["ns"] += detail.get("ns", 0)
+        one["times"] += 1
+    return list(found.values())
 
 
 def is_changed_brought(run: Run) -> list[str]:

@@ -103,10 +103,10 @@ def function_name(function: Any) -> str:
     if code is None:
         return _of_no_code(function)
     path = code.co_filename
-    of_file = [name for name, module in list(sys.modules.items()) if _is_file_of(module, path)]
+    of_file = [one for one, module in list(sys.modules.items()) if _is_file_of(module, path)]
     name = getattr(code, "co_qualname", code.co_name)
-    if of_file:
-        return f"{of_file[0]}.{name}"
+    if of_file:  # a node pack's module is called by its path, which names a person's folders
+        return f"{of_file[0].replace(chr(92), '/').rpartition('/')[2]}.{name}"
     return name if text_is_kept() else hidden(name)
 
 

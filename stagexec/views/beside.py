@@ -63,7 +63,8 @@ def _asked(run: dict[str, Any]) -> list[str]:
         if one["what"] == "on_prompt":
             lines.append(f"prompt handler {_text(one['handler'])}: {human(one['ns'])}, before the run")
         else:
-            lines.append(f"{_node(one)}: {_text(one['what'])} {human(one['ns'])}, {where}")
+            times = f" ({one['times']} times)" if one["times"] > 1 else ""
+            lines.append(f"{_node(one)}: {_text(one['what'])} {human(one['ns'])}{times}, {where}")
     return lines
 
 

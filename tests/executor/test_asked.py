@@ -43,6 +43,7 @@ def marks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
             told.append((name, detail["nodes"]))
 
     monkeypatch.setattr(live, "journal_event", keep)
+    monkeypatch.setattr(asked, "LEAST_NS", 15 * MS)  # what a loaded machine takes for nothing is less
     monkeypatch.setattr(asked, "_validations", type(asked._validations)())
     return told
 
@@ -88,9 +89,8 @@ def test_the_tasks_of_an_async_answer_count_as_well(marks, run) -> None:
         return await asked.WatchedResults(resolve)([asyncio.create_task(asyncio.sleep(0.03, "answer"))])
 
     assert asyncio.run(question()) == ["answer"]
-    ((*told, ns),) = marks
-    assert told == ["fingerprint_inputs", "2", "SlowNode", "run"]
-    assert ns >= 29 * MS
+    assert {tuple(told) for *told, _ in marks} == {("fingerprint_inputs", "2", "SlowNode", "run")}
+    assert sum(ns for *_, ns in marks) >= 29 * MS
 
 
 def validate(prompt: dict[str, Any], seconds: dict[str, float]) -> None:

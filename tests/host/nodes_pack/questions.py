@@ -120,7 +120,9 @@ async def lingers(seconds):
 
 def waits_if_asked(json_data):
     """A prompt handler that takes as long as the prompt's extra data says."""
-    time.sleep((json_data.get("extra_data") or {}).get("stx_handler_s", 0))
+    seconds = (json_data.get("extra_data") or {}).get("stx_handler_s", 0)
+    if seconds:
+        time.sleep(seconds)
     return json_data
 
 
