@@ -239,12 +239,14 @@ def validation_begins(prompt_id: Any) -> None:
 @guarded
 def watch_node(coroutine: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """`coroutine` validates one node: `validate_inputs(prompt_id, prompt, item, validated)`."""
-    prompt_id, prompt, node_id, done = (
-        args[place] if len(args) > place else kwargs.get(name)
-        for place, name in enumerate(("prompt_id", "prompt", "item", "validated"))
-    )
-    validation = _validations.get(prompt_id)  # type: ignore[arg-type]
-    if validation is None or done is None or node_id in done:
+    if len(args) < 4:
+        names = ("prompt_id", "prompt", "item", "validated")
+        args = (*args, *(kwargs.get(name) for name in names[len(args) :]))
+    prompt_id, prompt, node_id, done = args[:4]
+    if done is None or node_id in done:  # as for every further link to a node
+        return
+    validation = _validations.get(prompt_id)
+    if validation is None:
         return
     kind = prompt[node_id].get("class_type") if prompt is not None and node_id in prompt else None
     Node(validation, node_id, kind).until(coroutine)
