@@ -359,8 +359,8 @@ def finish(current: Run, fields: dict[str, Any], history: dict[str, Any]) -> Non
     current.end_visit()
     current.ledger.switch("delivery_commit", "verify")
     current.executed, current.task = True, None
-    held.begin(current)
     _take_out(current)
+    held.begin(current)  # from here on nothing is entered any more
     if current.instruments is not None:
         held.aside(current, "profile", current.instruments.detach)
     file_facts(current)

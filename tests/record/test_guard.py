@@ -151,7 +151,9 @@ def test_a_clock_that_fails_the_ledger_changes_nothing_and_the_partition_holds(
 
     monkeypatch.setattr("stagexec.record.run.Ledger", Faulty)
     assert travel(tmp_path / "disturbed") == undisturbed
-    assert {where for where, _ in faults_expected} <= {f"Ledger.{do}" for do in ("enter", "leave", "switch")}
+    assert {where for where, _ in faults_expected} <= {
+        f"Ledger.{do}" for do in ("enter", "leave", "switch", "carve")
+    }
     assert faults_expected
     assert live.journal is not None
     live.journal.stop("tour over")
