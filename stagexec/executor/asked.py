@@ -206,7 +206,7 @@ def tell_in_run(what: str, node_id: Any, node_class: str | None, ns: int) -> Non
     """Mark a long answer in the run that the calling thread executes."""
     run = live.current_for_thread()
     if run is not None:
-        _mark(run, (what, node_id, run.class_of.get(str(node_id), node_class), ns, None), "run")
+        _mark(run, (what, node_id, node_class, ns, None), "run")
 
 
 def _mark(run: Any, answer: Answer, when: str) -> None:
@@ -217,7 +217,7 @@ def _mark(run: Any, answer: Answer, when: str) -> None:
         detail,
         source="loop" if when == "run" else "queue",
         node_id=None if node_id is None else str(node_id),
-        node_class=node_class,
+        node_class=run.class_of.get(str(node_id), node_class),
     )
 
 

@@ -14,9 +14,9 @@ MARKS = ("asked", "is_changed_brought", "left_on_loop")
 """Marks that are told here, in words."""
 
 WORK = {
-    "collection": "collection of the whole heap",
-    "host_cleanup": "the host's cleaning up",
-    "profile": "stagexec's recording of a profile",
+    "collection": "collection",
+    "host_cleanup": "host cleanup",
+    "profile": "stagexec's own recording of a profile",
 }
 """What is done between two runs -> in words."""
 

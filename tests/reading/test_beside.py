@@ -73,12 +73,12 @@ def test_show_says_it_in_words(tmp_path: Path) -> None:
     journal.write(tmp_path)
     shown = {run.run_id: rows.detail(run) for run in store.load(tmp_path).runs}
     assert lines(shown[first]) == [
-        "after the run: collection of the whole heap 400 ms; it delayed the next prompt by 300 ms",
-        "after the run: the host's cleaning up 20.0 ms; it delayed the next prompt by 20.0 ms",
+        "after the run: collection 400 ms; it delayed the next prompt by 300 ms",
+        "after the run: host cleanup 20.0 ms; it delayed the next prompt by 20.0 ms",
     ]
     assert lines(shown[second]) == [
-        "queue_wait: 300 ms of it waited for collection of the whole heap after run aaaa-000",
-        "queue_wait: 20.0 ms of it waited for the host's cleaning up after run aaaa-000",
+        "queue_wait: 300 ms of it waited for collection after run aaaa-000",
+        "queue_wait: 20.0 ms of it waited for host cleanup after run aaaa-000",
         "the check of its files was held up for 250 ms by work that is no run's: not in the total",
     ]
     assert lines(shown[third]) == []
