@@ -196,10 +196,10 @@ class Hooks:
         """The same for a place on the server, whose module imports `execution`."""
 
         def factory(module: ModuleType, original: Any) -> Any:
-            native = self.api is not None and self.api.executor_used == "native"
-            if not native and make is wire.make_send_sync:
+            used = self.api.executor_used if self.api is not None else None
+            if used == "host" and make is wire.make_send_sync:
                 return parts.timed("messages", original, visits.in_host_visit)
-            return make(module, original) if native else original
+            return make(module, original) if used == "native" else original
 
         return factory
 
