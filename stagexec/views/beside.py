@@ -21,6 +21,10 @@ WORK = {
 """What is done between two runs -> in words."""
 
 
+LEAST_HELD_NS = 20_000_000
+"""So long a check was held up when it is worth a line: some milliseconds pass until a thread is there."""
+
+
 def print_beside(out: Console, run: dict[str, Any]) -> None:
     """All of them. `run` as `show --json` gives it."""
     for line in (*_waited(run), *_asked(run), *_brought(run), *_left(run), *_after(run)):
@@ -40,7 +44,7 @@ def _waited(run: dict[str, Any]) -> list[str]:
         f"queue_wait: {human(one['ns'])} of it waited for {_work(one)}{_following(one)}"
         for one in run["delayed_by"]
     ]
-    if run["held_ns"]:
+    if (run["held_ns"] or 0) >= LEAST_HELD_NS:
         lines.append(
             f"the check of its files was held up for {human(run['held_ns'])} by work that is no run's: not "
             "in the total"
