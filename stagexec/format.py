@@ -18,7 +18,11 @@ HISTORY = {
     "process_start names the boot of the machine and the start of the process; run_closed may say why an "
     "outcome is unverified; samples and cpu tell what ran in unnamed stretches and how busy the machine was; "
     "the marks weights_read and messages, and the cpu_ns of children; an artifact may be overwritten and says "
-    "how it was found",
+    "how it was found; after_run tells of what the host does between two runs, and run_closed by how "
+
+    "much the check of a run's files was held up by that: neither is in the run any more; calls of a node's "
+    "class that took long are marked with the node; the loop's own time has parts; a profile's path is "
+    "relative to the ledger",
 }
 
 ENDS: dict[str, str] = {
@@ -57,7 +61,7 @@ OPTIONAL: dict[str, str] = {
     "visit": "visit number inside the run, counted from 1",
     "gpu_device": "device index; absent without a device",
     "gpu_stream": "stream handle; absent without a device",
-    "artifact": "absolute path of the artifact the event speaks of",
+    "artifact": "absolute path of the artifact the event speaks of; of media profile the path in the ledger",
 }
 
 EVENTS: dict[str, dict[str, str]] = {
@@ -141,10 +145,11 @@ EVENTS: dict[str, dict[str, str]] = {
         "end_ns": "list of ends; each equals the next start",
         "visit": "list of visit numbers or null",
         "seam": "list of ids of the seam that opened the segment, or null: the loop itself. child:<program> "
-        "where the main lane waits for a program that is no encoder. Of an executed "
-        "run also gc (the whole heap was collected meanwhile), and stagexec.waiting: nothing was waited for "
-        "but a thread of stagexec's that checks files, and stagexec.late: a file was waited for that was "
-        "still being written after its node had returned",
+        "where the main lane waits for a program that is no encoder. gc: Python collected the whole heap by "
+        "itself, on the run's thread. Of an executed run also stagexec.late: a file was waited for that was "
+        "still being written after its node had returned; in older journals also gc, for the host's "
+        "collection after a prompt, and stagexec.waiting: nothing was waited for but a thread of stagexec's "
+        "that checks files",
         "open": "[stage, part, start_ns, visit, seam, node_id, node_class]: what was open when this was "
         "written; null when the run is closed, and in the rare line that was written in mid-switch",
     },
@@ -245,7 +250,8 @@ EVENTS: dict[str, dict[str, str]] = {
         "pack's own beside this one, which was not recorded), dynamic_vram, oom_seen, warmup, "
         "profile_problem, provisional_condition (in a run of more than a second or two; missing: as of the "
         "event `condition`), fault, child_failed, child_recovered, encoding, encoded, delivered, "
-        "weights_read, left_over, messages, restart_begun (the process has started its successor), …",
+        "weights_read, left_over, messages, restart_begun (the process has started its successor), asked (a "
+        "call that took long), is_changed_brought, left_on_loop, …",
         "detail": "small object, depends on name; never prompt text unless asked for. child_failed: program "
         "and the detail of the child's span. child_recovered: {pid, by_pid}, a later child made the same "
         "output. encoding: {frames, fps} of an animated picture. encoded: {container, frames, bytes, streams "
@@ -258,10 +264,16 @@ EVENTS: dict[str, dict[str, str]] = {
         "the system does not say. left_over: {bytes, removed}, a temporary file of a process that "
         "was killed. messages: {messages, reached, sockets, whole}, binary messages that an output node "
         "sent, how many of them went to a connected client, the most sockets that one went to, and whether "
-        "the node ran to its end",
+        "the node ran to its end. asked: {what, ns, when}, of the event's node: IS_CHANGED, VALIDATE_INPUTS, "
+        "INPUT_TYPES, check_lazy_status (V3 names: fingerprint_inputs, validate_inputs) or on_prompt (a pack's handler, "
+        "its name in `handler`) took so long, in validation (beside the run) or in the run; what took less "
+        "than 5 ms is not told. is_changed_brought: {nodes} whose answer to IS_CHANGED came with the "
+        "prompt, so that it was not asked. left_on_loop: {what (task or thread), name (of the coroutine or "
+        "function)} of the event's node, which had not awaited it when the last node was done",
     },
     "artifact": {
-        "artifact": "absolute path",
+        "artifact": "absolute path; of media profile the path in the ledger, with slashes (absolute in older "
+        "journals)",
         "bytes": "size; null when the file is not there",
         "sha256": "hex of the content; null when not hashed",
         "state": "verified, unverified, missing, corrupt, nonfinite or overwritten: there is a file of that "
@@ -296,10 +308,25 @@ EVENTS: dict[str, dict[str, str]] = {
         "error": "null or {stage, visit, node_id, node_class, list_index, exception_type, message}",
         "segment_count": "how many segments were written for the run",
         "accepted_ns": "start of the first segment",
-        "finished_ns": "end of the last segment",
+        "finished_ns": "end of the last segment: when the last of its files was checked; of a run without "
+        "files when the host had filed it",
         "cancel_ns": "when a person asked to cancel; null",
         "stopped_ns": "when execution stopped; null when it never started",
         "reason": "why the run's files could not be checked to the end, as text; null",
+        "held_ns": "how long its files were not being checked because the whole heap was collected, or a "
+        "thread of stagexec's was not there yet: in no segment, so the run's end is told that much earlier "
+        "than it was seen; null where it was not executed",
+    },
+    "after_run": {
+        "after": "id of the run after which this was done; null where none was before, and where a profile "
+        "begins. It is an event of the process: the work is in no run",
+        "what": "collection (of the whole heap), host_cleanup (what else the host's worker does between two "
+        "prompts: emptying caches, unloading, registering files) or profile (stagexec's own recording of a "
+        "profiled run begins or ends). What took less than 5 ms is not told",
+        "start_ns": "when it began",
+        "end_ns": "when it ended",
+        "delayed": "list of [run id, ns]: prompts that waited in the queue meanwhile, at most 20, and how "
+        "long of it",
     },
     "identity": {
         "nodes": "node ids of the submitted graph; filed off the run's path, so it may follow run_closed",

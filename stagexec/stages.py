@@ -18,7 +18,7 @@ STAGES: dict[str, tuple[str, ...]] = {
     "delivery_commit": ("fsync", "rename", "copy", "upload", "verify"),
     "external_wait": (),
     "node_other": (NODE_CLASS,),
-    "executor_overhead": (),
+    "executor_overhead": ("inputs", "messages", "cache", "eviction", "gc", "host_cleanup"),
 }
 """Every stage, in the order of a run's life, with its parts. One is open per run at any instant."""
 

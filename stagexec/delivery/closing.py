@@ -20,12 +20,9 @@ from stagexec.delivery.expected import Promised
 from stagexec.delivery.hands import Hands, Job, Steps, Task
 from stagexec.delivery.outcome import Delivered, decide, unreached
 from stagexec.delivery.verify import Check, Verifier, media_of
-from stagexec.record import clock, live
+from stagexec.record import clock, held, live
 from stagexec.record.guard import guarded, note
 from stagexec.record.run import Run
-
-WAITING = "stagexec.waiting"
-"""Seam of the segments in which a run waits for a thread of ours, and its files for nothing else."""
 
 SETTLE_S = 600.0
 """Writing a profile says nothing meanwhile. It is after the run's end, and in no run's time."""
@@ -75,9 +72,9 @@ class Closer:
     def submit(self, run: Run, history: dict[str, Any]) -> None:
         """Take an executed run. Never waits for its check."""
         try:
-            self._hands.submit(
-                Job(run, self._begin(run, history), partial(name_waiting, run), partial(self._failed, run))
-            )
+            job = Job(run, self._begin(run, history), partial(name_waiting, run), partial(self._failed, run))
+            job.name_waiting(True)
+            self._hands.submit(job)
         except Exception as error:  # noqa: BLE001 (the worker's thread: the run is closed, and it goes on)
             self._failed(run, error)
 
@@ -130,6 +127,7 @@ class Closer:
                 live.journal_event(run, "artifact", source="verifier", stage_id="delivery_commit", **row)
                 delivered.setdefault(row["node_id"] or "", Delivered()).add(row)
         file_messages(run)
+        left: list[Path] | None = None
         if run.error is not None:
             known = {one.path for one in promised}
             (left,) = yield [Task(partial(self._orphans, run, known), lambda _: [], folder=_folders(run))]
@@ -137,6 +135,7 @@ class Closer:
                 for row in (yield from self._rows(run, some, {}, patience)):
                     row.update(orphan=True, ready_mono_ns=None)
                     live.journal_event(run, "artifact", source="verifier", stage_id="delivery_commit", **row)
+        held.over(run, bool(delivered) or bool(left))
         values = artifacts.count_values(outputs, self.directory_of)
         ended = (run, *decide(run, delivered, values), unreached(run))
         where = None if run.instruments is None else "the ledger"
@@ -307,15 +306,18 @@ def _folders(run: Run) -> str:
 
 
 def name_waiting(run: Run, waiting: bool) -> None:
-    """From now on the run waits for a thread of ours, or does so no longer."""
-    with run.closing:
-        run.ledger.rebase("delivery_commit", "verify", WAITING if waiting else None)
+    """From now on the run waits for a thread of ours, or does so no longer: that is none of its time."""
+    held.waits(run, waiting)
 
 
-def name_late(run: Run, waiting: bool) -> None:
-    """From now on the run waits for a file that is still being written, or does so no longer."""
+def name_late(run: Run, waiting: bool, counted: bool = True) -> None:
+    """From now on the run waits for a file that is still being written, or does so no longer.
+
+    That is the run's time if a file came of it (`counted`).
+    """
     with run.closing:
-        run.ledger.rebase("delivery_commit", "verify", LATE if waiting else None)
+        now = held.begin(run).waits(waiting, counted)
+        run.ledger.rebase("delivery_commit", "verify", LATE if waiting else None, now)
 
 
 def file_messages(run: Run) -> None:

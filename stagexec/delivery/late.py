@@ -30,9 +30,12 @@ SLACK_NS = 20_000_000
 
 
 class Patience:
-    """How long one run waits for its files. `waits(True)`: it begins; `waits(False)`: it is over."""
+    """How long one run waits for its files.
 
-    def __init__(self, waits: Callable[[bool], None] = lambda _: None) -> None:
+    `waits(True, True)`: it begins; `waits(False, came)`: it is over, and did a file come of it?
+    """
+
+    def __init__(self, waits: Callable[[bool, bool], None] = lambda _waiting, _came: None) -> None:
         self.waits = waits
         self._lock = threading.Lock()
         self._comes: float | None = None
@@ -53,7 +56,7 @@ class Patience:
     def look_again_later(self) -> None:
         """Wait a little."""
         pulse.beat()
-        self.waits(True)
+        self.waits(True, True)
         time.sleep(LOOK_S)
         pulse.beat()
 
@@ -63,12 +66,13 @@ def check(look: Callable[[Path], Check], path: Path, ended_wall_ns: int, patienc
 
     `ended_wall_ns`: when the node returned. A file that was whole by then is looked at once.
     """
-    waited = False
+    waited, came = False, True
     try:
         while True:
             found, stamp = look(path), _stamp(path)
             if found.state == "missing" or stamp is None:
                 if not patience.left_to_come():
+                    came = False
                     return found
                 waited = True
                 patience.look_again_later()
@@ -81,7 +85,7 @@ def check(look: Callable[[Path], Check], path: Path, ended_wall_ns: int, patienc
                 return found
     finally:
         if waited:
-            patience.waits(False)
+            patience.waits(False, came)
 
 
 def _patience_with(found: Check, stamp: tuple[int, int], ended_wall_ns: int) -> float | None:

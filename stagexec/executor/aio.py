@@ -10,21 +10,28 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from stagexec.executor import leftover
 from stagexec.record.guard import guarded
 from stagexec.record.ledger import NO_DEPTH
 from stagexec.record.run import VISIT, Run
 
 
 @guarded
-def watch(run: Run) -> Callable[[], None]:
+def watch(run: Run) -> Callable[[bool], None]:
     """Attach to the running event loop, for this run; call what is returned at its end.
+
+    It takes whether the loop ends as well: where something is left on it then, that is watched on.
 
     The loop lives for the run alone where the worker makes it. A pack that executes a prompt by itself may
     bring a loop that goes on.
     """
     loop: Any = asyncio.get_running_loop()
     run.task = asyncio.current_task()
-    placed = [(loop, "call_soon", _stepping(run, loop.call_soon))]
+    run.on_loop = began = leftover.Began()
+    placed = [
+        (loop, "call_soon", _stepping(run, loop.call_soon)),
+        (loop, "run_in_executor", leftover.watched(began, loop.run_in_executor)),
+    ]
     selector = getattr(loop, "_selector", None)  # the only place where a loop of either kind blocks
     if selector is not None:
         placed.append((selector, "select", _idle(run, selector.select)))
@@ -33,8 +40,11 @@ def watch(run: Run) -> Callable[[], None]:
         setattr(owner, name, ours)
 
     @guarded
-    def unwatch() -> None:
+    def unwatch(loop_ends: bool = False) -> None:
+        left = leftover.look(run)
         run.task = None
+        if left and loop_ends:
+            return
         for (owner, name, ours), theirs in zip(placed, before, strict=True):
             if getattr(owner, name, None) is not ours:
                 continue  # another stands before it by now, which may call ours
@@ -70,6 +80,7 @@ def _stepping(run: Run, call_soon: Callable[..., Any]) -> Callable[..., Any]:
         at = step_of(run, callback, context)
         if at is None:
             return call_soon(callback, *args, context=context)
+        leftover.step(run, callback, at[1])
         step = Step(*at)
         call_soon(step.begin)
         handle = call_soon(callback, *args, context=context)

@@ -59,10 +59,12 @@ class Duties:
         if self.facts["cache_providers"]:
             yield Step(executor._notify_prompt_lifecycle, "end", prompt_id)
 
+    def has_node_cleanup(self) -> bool:
+        """Is there anything to do after a node's function?"""
+        return bool(self.facts["dynamic_vram"] and self.api.memory_management.aimdo_enabled)
+
     def after_node_function(self) -> None:
         """Dynamic VRAM: give back cast buffers and prefetch queues after each node's function."""
-        if not self.facts["dynamic_vram"] or not self.api.memory_management.aimdo_enabled:
-            return
         aimdo = self.api.aimdo
         if self.api.debug_logging():
             aimdo.control.analyze()

@@ -6,7 +6,9 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from stagexec.executor import asked
 from stagexec.executor.keys import Keys, Local, Taint, digest, encode, fingerprinted
+from stagexec.record import clock
 
 LINK = b"L"
 """Stands in a signature where a link is: its source is in the digest, by place. No value is encoded so."""
@@ -111,7 +113,11 @@ class PromptKeys:
         class_type = self.dynprompt.get_node(node_id)["class_type"]
         class_def = self._locals.api.nodes.NODE_CLASS_MAPPINGS[class_type]
         cache = self._is_changed_cache()
+        begun_ns = clock.now_ns()
         changed = self._locals.changed[node_id] = await cache.get(node_id)
+        took_ns = clock.now_ns() - begun_ns
+        if took_ns >= asked.LEAST_NS and (rest_ns := took_ns - asked.latest_ns(node_id)) >= asked.LEAST_NS:
+            asked.tell_in_run("INPUT_TYPES", node_id, class_type, rest_ns)
         if changed is not False:  # a pack's function was asked, and may have written into the prompt
             self._locals.known_inputs.clear()
         if class_type in self._locals.named:

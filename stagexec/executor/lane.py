@@ -46,6 +46,7 @@ class Lane:
         "direct",
         "duties",
         "executor",
+        "own_loop",
         "plain_caches",
         "run",
         "shielded",
@@ -59,6 +60,8 @@ class Lane:
         self.run = run
         self.shielded = shielded
         self.direct = direct
+        self.own_loop = False
+        """Is the event loop this prompt's alone, and ends with it?"""
         self.taken = False
         self.plain_caches = False
         self.ui_outputs: dict[str, Any] = {}
@@ -185,6 +188,8 @@ class VisitRecord:
     # what the host's loop fills in
     executed_before: Any = ()
     outputs: Any = None
+    is_called = False
+    """Does the node's function run now?"""
 
     def __init__(self, run: Run | None, node_id: str) -> None:
         self.run = run
@@ -204,6 +209,14 @@ class VisitRecord:
         self._depth = run.ledger.depth()
         run.ledger.switch("executor_overhead")
         self.start_ns = run.clock()
+
+    def now(self) -> int:
+        """The run's clock, for `part_ended`; 0 without a run."""
+        return self.run.clock() if self.run is not None else 0
+
+    def part_ended(self, part: str, since_ns: int) -> int:
+        """A part of the loop's own work is done that began at `since_ns`; gives when that was."""
+        return self.run.ledger.carve(part, since_ns) if self.run is not None else 0
 
     def enter(self) -> int:
         """The node's own code is about to run; gives what `leave` wants."""

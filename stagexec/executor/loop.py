@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from stagexec.executor import aio, failure, garbage, lane, telling, turn, wire
+from stagexec.executor import aio, failure, garbage, lane, leftover, telling, turn, wire
 from stagexec.executor.execution import execute_async
 from stagexec.executor.prompt import file_cached, file_defeated, finish_direct, history_of, staging_error
 from stagexec.executor.queue import begin, is_running
@@ -36,6 +36,7 @@ class HostLoop:
             escaped = False
             return result
         finally:
+            leftover.over(run)
             if escaped:
                 escaped_error(self.api, run, sys.exc_info()[1])
             else:
@@ -49,7 +50,10 @@ class HostLoop:
         run = live.current_for_thread()
         if run is not None:
             aio.watch(run)
-        return await super().execute_async(*args, **kwargs)  # type: ignore[misc]
+        try:
+            return await super().execute_async(*args, **kwargs)  # type: ignore[misc]
+        finally:
+            leftover.look(run)
 
     def add_message(self, event: str, data: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """The host's messages; one of them says what was cached at the start."""
@@ -90,6 +94,7 @@ class NativeLoop:
         """Execute one prompt. Raises nothing into the worker: what escapes ends the prompt alone."""
         run, direct = run_for(self, prompt, prompt_id, extra_data, execute_outputs)
         playing = lane.Lane(self, run, shielded=not direct or is_running(self, prompt_id), direct=False)
+        playing.own_loop = True
         collections = garbage.restraint()
         collections.begin()
         wire.told.clear()
@@ -106,6 +111,7 @@ class NativeLoop:
             self._escaped(prompt, prompt_id, execute_outputs, run, error)
         finally:
             collections.end()
+            leftover.over(run)
             turn.returned()
             if direct and live.current_for_thread() is run:
                 finish_direct(self, run)

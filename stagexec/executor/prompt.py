@@ -53,26 +53,40 @@ class Prompt(Steps):
                 with self.api.torch.inference_mode():
                     yield from self._play()
             finally:
+                begun_ns = self._now()
                 yield from duties.after_prompt(self.prompt_id)
+                self._part_ended("host_cleanup", begun_ns)
         finally:
             if unwatch is not None:
-                unwatch()
+                unwatch(self.playing.own_loop)
 
     def _play(self) -> Generator[Any, Any, None]:
         executor = self.executor
         try:
             yield from self._plan()
             if (yield from self._visit_all()):
+                begun_ns = self._now()
                 self._last_progress()
                 yield from self._announce_intermediates()
                 message = {"prompt_id": self.prompt_id}
                 yield Step(executor.add_message, "execution_success", message, broadcast=False)
+                self._part_ended("messages", begun_ns)
         finally:
             self._last_progress()  # also where an error escaped: a timer must not speak after the end
         executor.history_result = history_of(self.ui_outputs)
         executor.server.last_node_id = None
         if self.api.model_management.DISABLE_SMART_MEMORY:
+            begun_ns = self._now()
             self.api.model_management.unload_all_models()
+            self._part_ended("host_cleanup", begun_ns)
+
+    def _now(self) -> int:
+        return self.run.clock() if self.run is not None else 0
+
+    def _part_ended(self, part: str, since_ns: int) -> None:
+        """A part of the work between the nodes is done that began then."""
+        if self.run is not None:
+            self.run.ledger.carve(part, since_ns)
 
     @contextmanager
     def _part(self, part: str) -> Iterator[None]:
@@ -162,7 +176,9 @@ class Prompt(Steps):
                 self.nodes.unstage_node_execution()
             else:
                 self.nodes.complete_node_execution()
+            begun_ns = self._now()
             self.duties.after_node()
+            self._part_ended("eviction", begun_ns)
         return True
 
     def _last_progress(self) -> None:

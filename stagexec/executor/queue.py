@@ -8,11 +8,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from stagexec.executor import turn, until
+from stagexec.executor import asked, turn, until
 from stagexec.executor.growth import is_output
 from stagexec.executor.prompt import executed_fields
 from stagexec.executor.steps import Frameless
-from stagexec.record import clock, live
+from stagexec.record import after, clock, live
 from stagexec.record.guard import guarded
 from stagexec.record.run import Run
 
@@ -52,12 +52,15 @@ class QueueView:
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
         """Hand the next prompt to the worker: its execution starts."""
+        after.ends()
         called(self, "get")
         forget_missing(self)
         turn.over()
         taken = super().get(*args, **kwargs)  # type: ignore[misc]
         if taken is not None:
             take(self.api, taken)
+        else:
+            after.goes_on()
         return taken
 
     def task_done(self, *args: Any, **kwargs: Any) -> Any:
@@ -175,6 +178,7 @@ def keep(api: Any, run: Run, read: Item, fields: dict[str, Any]) -> None:
     """What is done once a run is known by its item."""
     if read.extra_data.get(WARMUP):
         run.mark("warmup", {}, source="queue")
+    asked.accepted(run, read.prompt_id, read.prompt)
     api.keep_condition(run, read.prompt, read.extra_data, read.outputs, fields)
 
 
@@ -244,6 +248,7 @@ def add_brief(queue: Any, found: Any, args: tuple[Any, ...], kwargs: dict[str, A
 @guarded
 def take(api: Any, taken: Any) -> None:
     """The worker took (item, item_id)."""
+    after.drop()
     item = taken[0]
     read = item_of(item)
     if read is None:
@@ -268,6 +273,7 @@ def begin(
     executor: Any, prompt: Any, prompt_id: Any, extra_data: Any = None, execute_outputs: Any = ()
 ) -> Run | None:
     """Start the run of a prompt that no queue of ours handed over: a pack has its own, or none at all."""
+    after.drop()
     item = (None, prompt_id, prompt, extra_data or {}, execute_outputs)
     direct = not is_running(executor, prompt_id)
     return live.start(
@@ -320,6 +326,7 @@ def done(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     history = (args[1] if len(args) > 1 else kwargs.get("history_result")) or {}
     status = args[2] if len(args) > 2 else kwargs.get("status")
     live.finish(run, executed_fields(run, getattr(status, "status_str", None), history), history)
+    after.begins(run.run_id)
 
 
 @guarded
@@ -360,9 +367,10 @@ class TimedValidation(Frameless):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The host's own coroutine."""
-        validation = Validation()
+        validation, prompt_id = Validation(), args[0] if args else kwargs.get("prompt_id")
+        asked.validation_begins(prompt_id)
         coroutine = self.func(*args, **kwargs)
-        keep_validation(args[0] if args else kwargs.get("prompt_id"), validation, coroutine)
+        keep_validation(prompt_id, validation, coroutine)
         return coroutine
 
 

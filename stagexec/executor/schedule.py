@@ -16,6 +16,9 @@ import heapq
 import inspect
 from typing import Any
 
+from stagexec.executor import asked
+from stagexec.record import clock
+
 OUTPUT, FEEDS_OUTPUT, NEAR_OUTPUT, OTHER = range(4)
 """The host's order of preference: an output or async node; what an output waits for; what that waits for."""
 
@@ -201,9 +204,12 @@ class Schedule:
             if found[1] is None:
                 return get_input_info(class_def, input_name)
         else:
-            asked = Asked(class_def)
-            found = get_input_info(asked, input_name)
-            self._types[class_type] = asked.INPUT_TYPES()  # what it has just answered
+            once, begun_ns = Asked(class_def), clock.now_ns()
+            found = get_input_info(once, input_name)
+            self._types[class_type] = once.INPUT_TYPES()  # what it has just answered
+            took_ns = clock.now_ns() - begun_ns
+            if took_ns >= asked.LEAST_NS:
+                asked.tell_in_run("INPUT_TYPES", unique_id, class_type, took_ns)
         if found[1] is not None:
             self._info[class_type, input_name] = found
         return found

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
+from stagexec.executor.asked import watch_node
 from stagexec.executor.steps import Frameless
 
 _driven: contextvars.ContextVar[asyncio.Task[Any] | None] = contextvars.ContextVar(
@@ -116,9 +117,10 @@ class ValidateInputs(Frameless):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The coroutine: the host's own, or where the graph is deep, one that has it driven."""
         driven = _driven.get()
-        if driven is not None and driven is _current_task():
-            return self.within(*args, **kwargs)
-        return self.undriven(*args, **kwargs)
+        inside = driven is not None and driven is _current_task()
+        coroutine = (self.within if inside else self.undriven)(*args, **kwargs)
+        watch_node(coroutine, args, kwargs)
+        return coroutine
 
     def undriven(self, *args: Any, **kwargs: Any) -> Any:
         """The same for a call from outside a driver, on a host that hands down a path."""

@@ -52,6 +52,8 @@ class Visit(Steps):
         self.class_type = ""
         self.class_def: Any = None
         self.record = lane.VisitRecord(self.run, self.node_id)
+        self.part_ended = self.record.part_ended
+        """Called where a part of the loop's own work is done, with when it began; gives when that was."""
 
     def steps(self) -> Generator[Any, Any, tuple[Any, Any, Any]]:
         """(result, error details, exception), as the host's function gives them."""
@@ -67,6 +69,7 @@ class Visit(Steps):
                 cached = now(given.caches.outputs.get, self.node_id)
             else:
                 cached = yield Await(given.caches.outputs.get, self.node_id)
+                self.part_ended("cache", self.record.start_ns)
             if cached is not None:
                 yield from self._from_cache(cached)
                 return self._result("SUCCESS", "cached")
@@ -90,7 +93,9 @@ class Visit(Steps):
         if len(progress.handlers) < 2:  # our own alone: no pack is called
             progress.finish_progress(self.node_id)
         else:
+            begun_ns = self.record.now()
             yield Step(progress.finish_progress, self.node_id)
+            self.part_ended("messages", begun_ns)
         self.given.executed.add(self.node_id)
         return self._result("SUCCESS", "blocked" if self.record.was_blocked() else "executed")
 
@@ -127,15 +132,18 @@ class Visit(Steps):
         if self.plain_caches:
             now(given.caches.outputs.set, self.node_id, entry)
         else:
+            begun_ns = self.record.now()
             yield Await(given.caches.outputs.set, self.node_id, entry)
+            self.part_ended("cache", begun_ns)
         self.record.made(self.api, outputs)
         return True
 
     def _from_cache(self, cached: Any) -> Iterator[Any]:
         given, execution = self.given, self.api.execution
-        display = given.dynprompt.get_display_node_id(self.node_id)
+        display, begun_ns = given.dynprompt.get_display_node_id(self.node_id), self.record.now()
         yield from lane.send_cached_ui(self.api, given, self.node_id, display, cached)
         yield Step(execution.get_progress_state().finish_progress, self.node_id)
+        self.part_ended("messages", begun_ns)
         given.execution_list.cache_update(self.node_id, cached)
         self.record.served(cached.outputs)
         self.record.announced(cached.ui is not None)
@@ -151,11 +159,12 @@ class Visit(Steps):
     def _call(self, inputs: dict[str, Any]) -> Generator[Any, Any, tuple[Any, Any, bool] | None]:
         """Assemble the inputs and call the node's function. None when it waits: lazy inputs or tasks."""
         given, execution = self.given, self.api.execution
-        progress = execution.get_progress_state()
+        progress, begun_ns = execution.get_progress_state(), self.record.now()
         if len(progress.handlers) < 2:
             progress.start_progress(self.node_id)
         else:
             yield Step(progress.start_progress, self.node_id)
+            begun_ns = self.part_ended("messages", begun_ns)
         self.inputs, self.missing, self.v3_data = yield Step(
             execution.get_input_data,
             inputs,
@@ -165,15 +174,18 @@ class Visit(Steps):
             given.dynprompt,
             given.extra_data,
         )
+        begun_ns = self.part_ended("inputs", begun_ns)
         if given.server.client_id is not None:
             given.server.last_node_id = display = given.dynprompt.get_display_node_id(self.node_id)
             message = {"node": self.node_id, "display_node": display, "prompt_id": given.prompt_id}
             yield Step(given.server.send_sync, "executing", message, given.server.client_id)
+            begun_ns = self.part_ended("messages", begun_ns)
         self.record.take_inputs(self.api, self.inputs)
         if self.plain_caches:
             self.node_object = now(given.caches.objects.get, self.node_id)
         else:
             self.node_object = yield Await(given.caches.objects.get, self.node_id)
+            self.part_ended("cache", begun_ns)
         if self.node_object is None:
             with self.record.node_stage():
                 self.node_object = yield Step(self.class_def)
@@ -209,7 +221,10 @@ class Visit(Steps):
         finally:
             record.leave(depth)
             VISIT.reset(token)
-            self.duties.after_node_function()
+            if self.duties.has_node_cleanup():
+                begun_ns = record.now()
+                self.duties.after_node_function()
+                self.part_ended("host_cleanup", begun_ns)
 
     def _wants_lazy_inputs(self) -> Generator[Any, Any, bool]:
         """Ask a node with lazy inputs which it needs; True when some have yet to be made."""
@@ -256,6 +271,7 @@ class Visit(Steps):
 
     def _announce(self, ui: Any) -> Iterator[Any]:
         given, dynprompt = self.given, self.given.dynprompt
+        begun_ns = self.record.now()
         if self.api.facts["asset_enrichment"]:
             ui = self.api.execution.enrich_output_with_assets(ui)
         display = dynprompt.get_display_node_id(self.node_id)
@@ -276,6 +292,7 @@ class Visit(Steps):
                 "prompt_id": given.prompt_id,
             }
             yield Step(given.server.send_sync, "executed", message, given.server.client_id)
+        self.part_ended("messages", begun_ns)
         self.record.announced(True)
 
     def execution_block_cb(self, block: Any) -> Any:

@@ -16,8 +16,8 @@ import wrapt
 
 from stagexec.delivery import children, closing, outcome, programs, pyav
 from stagexec.delivery.closing import Closer
+from stagexec.executor import asked, parts, wire
 from stagexec.executor import queue as queue_view
-from stagexec.executor import wire
 from stagexec.executor.execution import make_execute
 from stagexec.executor.keyset import MerkleKeySet
 from stagexec.executor.loop import HostLoop, NativeLoop
@@ -75,7 +75,11 @@ class Hooks:
             "safetensors:safe_open": weight_files.make_safe_open,
             **children.POPEN,
             **programs.PLACES,
-            "execution:validate_inputs": self._native(self._validate_inputs),
+            **asked.PLACES,
+            "comfy_execution.caching:RAMPressureCache.ram_release": parts.eviction,
+            "comfy_execution.caching:RAMPressureCache.poll": parts.eviction,
+            "execution:get_input_data": self._inputs,
+            "execution:validate_inputs": self._validate_inputs,
             "execution:CacheKeySetInputSignature": self._native(mixed(MerkleKeySet)),
             "execution:ExecutionList": self._native(mixed(Schedule)),
             "execution:WebUIProgressHandler": self._native(mixed(CoalescedProgress)),
@@ -179,6 +183,11 @@ class Hooks:
         api = self._known(module)
         return original if api.executor_used == "native" else visits.make_watched_calls(api, original)
 
+    def _inputs(self, module: ModuleType, original: Any) -> Any:
+        if self._known(module).executor_used == "native":
+            return original
+        return parts.timed("inputs", original, visits.in_host_visit)
+
     def _native(self, make: Callable[[host_api.HostApi, ModuleType, Any], Any]) -> Factory:
         """A factory that leaves the host's own in place where the host's loop runs the prompts."""
 
@@ -192,12 +201,17 @@ class Hooks:
         """The same for a place on the server, whose module imports `execution`."""
 
         def factory(module: ModuleType, original: Any) -> Any:
-            native = self.api is not None and self.api.executor_used == "native"
-            return make(module, original) if native else original
+            used = self.api.executor_used if self.api is not None else None
+            if used == "host" and make is wire.make_send_sync:
+                return parts.timed("messages", original, visits.in_host_visit)
+            return make(module, original) if used == "native" else original
 
         return factory
 
-    def _validate_inputs(self, _api: host_api.HostApi, _module: ModuleType, original: Any) -> Any:
+    def _validate_inputs(self, module: ModuleType, original: Any) -> Any:
+        if self._known(module).executor_used != "native":
+            watched = inspect.iscoroutinefunction(original)
+            return asked.WatchedValidateInputs(original) if watched else original
         takes_path = "visiting" in inspect.signature(original).parameters
         return make_validate_inputs(original, takes_path)
 
@@ -212,6 +226,7 @@ class Hooks:
 
         @functools.wraps(original)
         def add_routes(server: Any, *args: Any, **kwargs: Any) -> Any:
+            asked.watch_handlers(server)
             self._install_late()  # all nodes are loaded, and here a refusal can still end the start
             return with_ours(server, *args, **kwargs)
 

@@ -61,11 +61,21 @@ def make_watched_calls(api: Any, original: Callable[..., Any]) -> Callable[..., 
         for name, tell in told.items():
             if kwargs.get(name) is not None:
                 kwargs[name] = both(tell, kwargs[name])
-        result = await original(*args, **kwargs)
+        record.is_called = True
+        try:
+            result = await original(*args, **kwargs)
+        finally:
+            record.is_called = False
         record.outputs = result[0]
         return result
 
     return get_output_data
+
+
+def in_host_visit() -> bool:
+    """Does the host's own loop visit a node on the calling thread now, and not call its function?"""
+    record = RECORD.get()
+    return record is not None and not record.is_called
 
 
 def both(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:

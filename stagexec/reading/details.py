@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from stagexec.reading.events import Whole
+from stagexec.reading.events import Mono, Whole
 
 MODEL: dict[str, Any] = {
     "class": str | None,
@@ -31,6 +31,9 @@ KNOWN: dict[str, dict[str, Any]] = {
         "io_bytes": Whole | None,
         "ns": Whole | None,
     },
+    "asked": {"what": str | None, "ns": Mono, "when": str | None, "handler": str | None},
+    "is_changed_brought": {"nodes": list[str]},
+    "left_on_loop": {"what": str | None, "name": str | None},
 }
 """Name of a mark -> the fields of its detail that are read, with their types."""
 

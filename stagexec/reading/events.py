@@ -322,6 +322,17 @@ class RunClosed(Event, tag="run_closed"):
     cancel_ns: Mono | None = None
     stopped_ns: Mono | None = None
     reason: str | None = None
+    held_ns: Mono | None = None
+
+
+class AfterRun(Event, tag="after_run"):
+    """Work between two runs, in neither; `delayed` are [run id, ns] of those that waited for it."""
+
+    after: str | None = None
+    what: str | None = None
+    start_ns: Mono = 0
+    end_ns: Mono = 0
+    delayed: list[Any] = []
 
 
 class Identity(Event, tag="identity"):
@@ -377,6 +388,7 @@ AnyEvent = (
     | Artifact
     | RunExecuted
     | RunClosed
+    | AfterRun
     | Identity
     | Condition
     | LostEvents

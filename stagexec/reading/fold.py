@@ -41,6 +41,7 @@ class Fold:
             events.LostEvents: self._lost_events,
             events.ProcessEnd: self._process_end,
             events.Mark: self._mark,
+            events.AfterRun: self._after_run,
             events.NvmlFacts: self._nvml_facts,
             events.NvmlSample: self._nvml_sample,
         }
@@ -132,6 +133,9 @@ class Fold:
 
     def _lost_events(self, event: events.LostEvents) -> None:
         self.process.lost_events += event.count
+
+    def _after_run(self, event: events.AfterRun) -> None:
+        self.process.after.append(event)
 
     def _nvml_facts(self, event: events.NvmlFacts) -> None:
         self.process.nvml = event

@@ -24,7 +24,7 @@ FIRST = (
 )
 """And the first ones that did the same work: what a first run costs is only told of a first run."""
 
-SAMPLES = (b'"nvml_facts"', b'"nvml_sample"')
+SAMPLES = (b'"nvml_facts"', b'"nvml_sample"', b'"after_run"')
 """Events of the process that a run's answers are made of."""
 
 BEGIN = 64 * 1024

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from stagexec.reading import cpu, derive, device, disk, events, named
+from stagexec.reading import beside, cpu, derive, device, disk, events, named
 from stagexec.reading.graph import Graph
 from stagexec.reading.runs import Run, Visit
 
@@ -125,6 +125,7 @@ def detail(run: Run) -> dict[str, Any]:
         "device_spans": device.streams(run),
         "concurrency": derive.concurrency(found_spans),
         **derive.node_lists(run, visits, graph),
+        **beside.of(run),
         "named_share": named.share(run),
         "named": named.parts(run),
         "unnamed": named.unnamed(run),
@@ -132,7 +133,7 @@ def detail(run: Run) -> dict[str, Any]:
         "cpu": cpu.by_stage(run),
         "rollup": derive.rollup(visits, times, graph),
         "blocked": run.executed.blocked if run.executed else [],
-        "artifacts": [_artifact(a, run.accepted_ns) for a in run.artifacts],
+        "artifacts": [_artifact(a, run) for a in run.artifacts],
         "messages": derive.messages(run),
         "delivered": derive.delivered_nodes(run),
         "memory": (run.executed.memory or {}) if run.executed else {},
@@ -168,10 +169,10 @@ def _visit(visit: Visit, time: derive.VisitTime | None, device_ns: int | None) -
     }
 
 
-def _artifact(artifact: events.Artifact, accepted_ns: int) -> dict[str, Any]:
-    ready = artifact.ready_mono_ns
+def _artifact(artifact: events.Artifact, run: Run) -> dict[str, Any]:
+    ready, accepted_ns = artifact.ready_mono_ns, run.accepted_ns
     return {
-        "path": artifact.artifact,
+        "path": beside.path_of(artifact, run),
         "bytes": artifact.bytes,
         "sha256": artifact.sha256,
         "state": artifact.state,

@@ -75,6 +75,7 @@ class Process:
     """The last sign of life: the latest time of any event."""
     lost_events: int = 0
     live: bool = False
+    after: list[events.AfterRun] = dataclasses.field(default_factory=list)
     nvml: events.NvmlFacts | None = None
     nvml_samples: list[events.NvmlSample] = dataclasses.field(default_factory=list)
     anchors: list[tuple[int, int]] = dataclasses.field(default_factory=list)

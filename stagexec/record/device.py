@@ -150,6 +150,10 @@ class DeviceLedger(Ledger):
         if self.open is not before and self.open is not None:
             self.switched(self.open[2])
 
+    def carve(self, part: str, since_ns: int, of_node: bool = False) -> int:
+        """Names nothing: no event of the device was recorded where the part began."""
+        return since_ns
+
     def switch(self, stage: str, part: str | None = None, seam: str | None = None) -> None:
         """As the base; a boundary when something was open."""
         before = self.open

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stagexec.format import MEMORY_COLUMNS
-from stagexec.record import device, offload
+from stagexec.record import after, device, offload
 from stagexec.record.device import DeviceClock, DeviceLedger, NoDevice, Recording
 from stagexec.record.guard import guarded
 from stagexec.record.memory import Samples
@@ -108,7 +108,7 @@ class Instruments:
                 self.run,
                 "artifact",
                 source="process",
-                artifact=str(path.absolute()),
+                artifact=path.relative_to(profile.ledger).as_posix(),
                 bytes=path.stat().st_size,
                 sha256=None,
                 state="unverified",
@@ -127,8 +127,11 @@ class Instruments:
 def attach(run: Run, clock: DeviceClock | None, folder: Path | None) -> None:
     """Give `run` the instruments of its timing mode. On the thread that will execute it."""
     made = Instruments(run, clock or NoDevice("the host's device is not known"), folder)
+    begun_ns = run.clock()
     made.attach()
     run.instruments = made
+    if made.profile is not None:
+        after.file(None, after.PROFILE, begun_ns, run.clock())
 
 
 def reason_of(run: Run) -> tuple[str | None, str | None]:

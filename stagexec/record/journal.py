@@ -293,15 +293,10 @@ class Journal:
         if segments or (open_ is not None and open_ != shown):
             self._shown[run.run_id] = open_
             run.segments_written += len(segments)
-            columns: dict[str, Any] = {
-                "stage": [s[0][0] for s in segments],
-                "part": [s[0][1] for s in segments],
-                "start_ns": [s[0][2] for s in segments],
-                "end_ns": [s[1] for s in segments],
-                "visit": [s[0][3] for s in segments],
-                "seam": [s[0][4] for s in segments],
-                "open": [*open_, *(run.node or (None, None))] if open_ else None,
-            }
+            names = ("stage", "part", "start_ns", "visit", "seam")
+            columns: dict[str, Any] = {name: [s[0][at] for s in segments] for at, name in enumerate(names)}
+            columns["end_ns"] = [s[1] for s in segments]
+            columns["open"] = [*open_, *(run.node or (None, None))] if open_ else None
             lines.append(self._line(event("segments", run, source="loop", **columns)))
         for kind, names, pending in (
             ("visits", VISIT_COLUMNS, run.pending_visits),

@@ -17,6 +17,9 @@ Open = tuple[str, "str | None", int, "int | None", "str | None"]
 Segment = tuple[Open, int]
 """(what was open, end_ns)."""
 
+LEAST_NS = 1_000_000
+"""A part of the loop's own time that is named afterwards took at least this."""
+
 NO_DEPTH = -1
 """What `enter` gives back when it faulted: `leave` then does nothing."""
 
@@ -96,8 +99,35 @@ class Ledger:
         except Exception as error:
             note("Ledger.switch", error)
 
-    def rebase(self, stage: str, part: str | None = None, seam: str | None = None) -> None:
-        """Make the lowest stage that is open this one: from now on, or from when what is above it is left.
+    def carve(self, part: str, since_ns: int, of_node: bool = False) -> int:
+        """Name what has passed since `since_ns` of the clock as a part of `executor_overhead`; gives now.
+
+        Nothing is named that was short, or is another stage's by now; `of_node`: unless that is the stage of
+        a node which was open all the time. For what comes with every node and seldom takes long: one reading
+        of the clock, and no segment of its own.
+        """
+        now = since_ns
+        try:
+            now = self.clock()
+            if now - since_ns < LEAST_NS:
+                return now
+            open_ = self.open
+            if open_ is None:
+                return now
+            stage, before, start, visit, seam = open_
+            mine = stage == "executor_overhead" and before is None
+            if not mine and not (of_node and seam is None and start <= since_ns):
+                return now
+            named: Open = ("executor_overhead", part, max(start, since_ns), visit, seam)
+            rest = ((open_, named[2]),) if start < named[2] else ()
+            self.pending.extend((*rest, (named, now)))
+            self.open = (stage, before, now, visit, seam)
+        except Exception as error:
+            note("Ledger.carve", error)
+        return now
+
+    def rebase(self, stage: str, part: str | None, seam: str | None, now: int) -> None:
+        """Make the lowest stage that is open this one from `now` on, or from when what is above it is left.
 
         For a run that no thread executes any more; the caller holds its `closing` lock.
         """
@@ -109,9 +139,9 @@ class Ledger:
                 below = self.stack[0]
                 self.stack[0] = (stage, part, below[2], below[3], seam)
             elif (open_[0], open_[1], open_[4]) != (stage, part, seam):
-                now = self.clock()
-                self.pending.append((open_, now))
-                self.open = (stage, part, now, open_[3], seam)
+                if now > open_[2]:
+                    self.pending.append((open_, now))
+                self.open = (stage, part, max(now, open_[2]), open_[3], seam)
         except Exception as error:
             note("Ledger.rebase", error)
 

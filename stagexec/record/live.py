@@ -15,7 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from stagexec import addresses
-from stagexec.record import clock, guard, instruments, memory, paths, profile, safe, watching, words, worker
+from stagexec.record import (
+    clock,
+    guard,
+    held,
+    instruments,
+    memory,
+    paths,
+    profile,
+    safe,
+    watching,
+    words,
+    worker,
+)
 from stagexec.record.device import DeviceClock
 from stagexec.record.devices import clock_for
 from stagexec.record.guard import guarded
@@ -134,8 +146,7 @@ def accept(
     if journal is not None:
         journal.open_run(new)
     describe(new, fields, condition_id, direct)
-    dead = worker.missing()
-    if dead is not None:
+    if (dead := worker.missing()) is not None:
         new.mark("worker_died", dead, source="queue")
     return new
 
@@ -359,12 +370,12 @@ def finish(current: Run, fields: dict[str, Any], history: dict[str, Any]) -> Non
     current.end_visit()
     watching.ended(current)
     current.ledger.switch("delivery_commit", "verify")
-    current.executed = True
-    current.task = None
+    current.executed, current.task = True, None
     _take_out(current)
+    held.begin(current)  # from here on nothing is entered any more
     if current.instruments is not None:
-        current.instruments.detach()
-    file_facts(current)
+        held.aside(current, "profile", current.instruments.detach)
+    profile.file_facts(current, attention_facts)
     known = {
         "host_status": None,
         "executed": current.error,
@@ -386,17 +397,6 @@ def finish(current: Run, fields: dict[str, Any], history: dict[str, Any]) -> Non
 
 
 @guarded
-def file_facts(of: Run) -> None:
-    """Marks for what was counted during the run: attention calls, and graphs compiled."""
-    if of.attention:
-        of.mark("attention", {"calls": of.attention, **attention_facts})
-    now = profile.compile_counters()
-    grown = {name: count - of.compiled_before.get(name, 0) for name, count in now.items()}
-    if any(grown.values()) and of.alone:  # the counters are the process's
-        of.mark("compiled", grown, source="loop")
-
-
-@guarded
 def close(
     done: Run,
     outcome: str,
@@ -415,7 +415,7 @@ def close(
     try:
         with done.closing:
             if done.ended_ns is None:
-                done.ended_ns = clock.now_ns()
+                done.ended_ns, done.held_ns = held.end_of(done)
                 done.ledger.close(done.ended_ns)
         done.tensors.clear()
         if settle and done.instruments is not None:
@@ -458,6 +458,7 @@ def _file_end(
         cancel_ns=done.cancel_ns,
         stopped_ns=done.stopped_ns,
         reason=reason,
+        held_ns=done.held_ns,
     )
     return True
 

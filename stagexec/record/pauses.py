@@ -1,17 +1,20 @@
-"""Garbage collection of the whole heap: it stops every thread, so a run that is being verified waits for it.
+"""Garbage collection of the whole heap: it stops every thread, so it is told apart from what it interrupts.
 
-The host collects right after a prompt (0.4 s with a small model loaded). Without this, that time would stand
-in the ledger as delivery.
+One that Python starts by itself while a run executes is a segment of that run's, where it is on its thread.
+The one that the host makes after a prompt is in no run (`after`): a run whose files are being checked stands
+still meanwhile (`held`), so the time of the process without all such pauses is kept here.
 """
 
 from __future__ import annotations
 
 import gc
+import os
+import sys
+import threading
 from typing import Any
 
-from stagexec.record import clock, live
+from stagexec.record import after, clock, live
 from stagexec.record.guard import guarded
-from stagexec.record.ledger import NO_DEPTH
 
 SEAM = "gc"
 """What the segments of a pause say in their `seam` column."""
@@ -19,11 +22,17 @@ SEAM = "gc"
 FULL = 2
 """The generation whose collection takes long; younger ones take microseconds and are not looked at."""
 
-
-HELD_S = 1.0
-"""A run's `closing` lock is held for some microseconds at a time."""
+RECORD = os.path.dirname(os.path.abspath(__file__))
+FRAMES = 8
+"""A collection can begin wherever an object is made, so also in the middle of a switch of the ledger's: so
+many frames up it is looked whether it did."""
 
 _last_ns: int | None = None
+_paused: tuple[int, int | None] = (0, None)
+"""(ns of all pauses that are over, since when there is one); replaced whole: other threads read it whole."""
+
+_entered: tuple[Any, int] | None = None
+"""The run, and the depth in its ledger, of the pause that is under way."""
 
 
 def watch() -> None:
@@ -37,29 +46,74 @@ def due(after_ns: int) -> bool:
     return _pause in gc.callbacks and (_last_ns is None or clock.now_ns() - _last_ns > after_ns)
 
 
+def going_ns() -> int:
+    """The monotonic clock in ns less all pauses so far. It stands still during one, and never goes back."""
+    while True:
+        seen = _paused
+        now = clock.now_ns()
+        if seen is _paused:  # else one began or ended between the two readings
+            over, since = seen
+            return (now if since is None else since) - over
+
+
 def _pause(phase: str, info: dict[str, Any]) -> None:
-    global _last_ns
+    global _last_ns, _paused
     if info.get("generation") != FULL:
         return
-    if phase == "stop":
-        _last_ns = clock.now_ns()
-    if live.finishing:
-        _file(phase)
+    over, since = _paused
+    now = clock.now_ns()
+    if phase == "start":
+        _paused = (over, now)
+        if live.run is not None:
+            _begun(sys._getframe(1))
+    else:
+        _last_ns = now
+        _paused = (over if since is None else over + now - since, None)
+        _ended(now if since is None else since, now)
 
 
 @guarded
-def _file(phase: str) -> None:
-    for run in list(live.finishing.values()):
-        # At the start it is held where the run is being closed, perhaps by this very thread: not waited for.
-        # A pause that did begin has to end, and whoever holds the lock then is another thread.
-        begun = phase == "stop" and run.pause_depth != NO_DEPTH
-        if not run.closing.acquire(timeout=HELD_S if begun else 0):
-            continue
-        try:
-            if phase == "start":
-                run.pause_depth = run.enter("executor_overhead", None, SEAM)
-            else:
-                run.leave(run.pause_depth)
-                run.pause_depth = NO_DEPTH
-        finally:
-            run.closing.release()
+def _begun(frame: Any) -> None:
+    """A run executes: name the pause in its ledger, where it is on its thread and Python's own doing.
+    `frame`: where it began."""
+    global _entered
+    run = live.running.get(threading.get_ident())
+    # One that a node asks for is the node's work.
+    if run is not None and _is_automatic() and not _in_ledger(frame):
+        _entered = run, run.enter("executor_overhead", "gc", SEAM)
+
+
+@guarded
+def _ended(start_ns: int, end_ns: int) -> None:
+    global _entered
+    entered, _entered = _entered, None
+    if entered is not None:
+        entered[0].leave(entered[1])
+        return
+    here = threading.get_ident()
+    if here in live.running:
+        return
+    others = list(live.running.values())
+    if not others:
+        after.collected(start_ns, end_ns)
+    elif end_ns - start_ns >= after.LEAST_NS:
+        lane = f"thread:{threading.current_thread().name}"
+        for run in others:  # their threads stood still as well
+            run.span(lane, SEAM, start_ns, end_ns, "executor_overhead", None, {"part": "gc"})
+
+
+def _is_automatic() -> bool:
+    """Did Python begin this collection by itself? Then there are more young objects than it waits for."""
+    most = gc.get_threshold()[0]
+    return 0 < most < gc.get_count()[0]
+
+
+def _in_ledger(frame: Any) -> bool:
+    """Did it begin inside our own record? A ledger must not be switched in the middle of a switch."""
+    for _ in range(FRAMES):
+        if frame is None:
+            return False
+        if frame.f_code.co_filename.startswith(RECORD):
+            return True
+        frame = frame.f_back
+    return False

@@ -32,6 +32,7 @@ class Profile:
     """The instruments of one run. Everything but `write` is called on the executing thread."""
 
     def __init__(self, run_id: str, folder: Path, clock: Callable[[], int]) -> None:
+        self.ledger = folder
         self.folder = folder / "profiles" / run_id
         self.problems: list[str] = []
         self._name = run_id[:8]
@@ -158,3 +159,13 @@ def compile_counters() -> dict[str, int]:
         "frames": int(counters.get("frames", {}).get("total", 0)),
         "graph_breaks": int(sum(counters.get("graph_break", {}).values())),
     }
+
+
+@guarded
+def file_facts(of: Any, attention: dict[str, Any]) -> None:
+    """Marks for what was counted during a run: attention calls (`attention`: how they go), graphs compiled."""
+    if of.attention:
+        of.mark("attention", {"calls": of.attention, **attention})
+    grown = {name: count - of.compiled_before.get(name, 0) for name, count in compile_counters().items()}
+    if any(grown.values()) and of.alone:  # the counters are the process's
+        of.mark("compiled", grown, source="loop")

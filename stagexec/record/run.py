@@ -11,7 +11,7 @@ from typing import Any
 
 from stagexec.record import words
 from stagexec.record.guard import guarded
-from stagexec.record.ledger import NO_DEPTH, Ledger
+from stagexec.record.ledger import Ledger
 from stagexec.record.tensors import TensorRefs
 from stagexec.record.trail import Asked, Trail
 
@@ -45,6 +45,13 @@ UNDESCRIBED: dict[str, Any] = {
 class Run:
     """One accepted prompt. The thread that executes it calls everything but `pending_*` readers."""
 
+    ended_ns: int | None = None
+    held: Any = None
+    """Its clock once it has been executed; see held.py."""
+    held_ns: int | None = None
+    on_loop: Any = None
+    """What its nodes began on the event loop; see executor/leftover.py."""
+
     def __init__(self, prompt_id: str, accepted_ns: int, clock: Callable[[], int]) -> None:
         self.run_id = str(uuid.uuid4())
         self.prompt_id = prompt_id
@@ -65,9 +72,7 @@ class Run:
         self.cancel_ns: int | None = None
         self.stopped_ns: int | None = None
         self.closing = threading.Lock()
-        self.ended_ns: int | None = None
         self.filed = False
-        self.pause_depth = NO_DEPTH
         self.error: dict[str, Any] | None = None
         self.blocked: list[dict[str, Any]] = []
         self.visits = 0

@@ -62,6 +62,11 @@ class Waiting:
             self._runs.clear()
         return gone
 
+    def all(self) -> list[Run]:
+        """All of them, which go on waiting."""
+        with self._lock:
+            return [one for of_id in self._runs.values() for one in of_id]
+
     def _keep(self, prompt_id: str, runs: list[Run]) -> None:
         if runs:
             self._runs[prompt_id] = runs

@@ -7,8 +7,10 @@ that Python or we give to threads, the options of a command line.
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
+import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -109,6 +111,38 @@ def _is_found(kind: type) -> bool:
         names = getattr(place, "__dict__", None)
         place = names.get(name) if names is not None else None
     return place is kind
+
+
+def function_name(function: Any) -> str:
+    """module.qualname of a function, coroutine or bound method whose code stands in its module's own file;
+    of an object that is called, its class; else a digest."""
+    function = getattr(function, "func", function) if isinstance(function, functools.partial) else function
+    function = getattr(function, "__func__", function)
+    code = next((c for name in _CODES if (c := getattr(function, name, None)) is not None), None)
+    if code is None:
+        return _of_no_code(function)
+    path = code.co_filename
+    of_file = [one for one, module in list(sys.modules.items()) if _is_file_of(module, path)]
+    name = getattr(code, "co_qualname", code.co_name)
+    if of_file:  # a node pack's module is called by its path, which names a person's folders
+        return f"{of_file[0].replace(chr(92), '/').rpartition('/')[2]}.{name}"
+    return name if text_is_kept() else hidden(name)
+
+
+_CODES = ("__code__", "cr_code", "gi_code")
+
+
+def _of_no_code(function: Any) -> str:
+    """One that is written in C goes by its own name, where it is found in its module."""
+    if isinstance(function, types.BuiltinFunctionType):
+        module, name = str(function.__module__), str(getattr(function, "__name__", ""))
+        found = getattr(sys.modules.get(module), "__dict__", {}).get(name) is function
+        return f"{module}.{name}" if found else "builtin"
+    return class_name(function if isinstance(function, type) else type(function))
+
+
+def _is_file_of(module: Any, path: str) -> bool:
+    return getattr(module, "__dict__", {}).get("__file__") == path
 
 
 def seed_input(name: str) -> str:

@@ -16,6 +16,7 @@ from stagexec.answers.explain import Difference
 from stagexec.answers.words import human, percent, size
 from stagexec.printable import visible
 from stagexec.reading.audit import Finding
+from stagexec.views.beside import MARKS, print_beside
 from stagexec.views.names import print_names, print_others, print_reads
 
 BAR_CELLS = 30
@@ -23,8 +24,7 @@ MOST_VISITS = 40
 PIPED_COLUMNS = 160
 """Width where there is no terminal to ask: rich's own 80 would cut columns off."""
 
-TOLD = ("model_load", "attention", "weights_read", "messages")
-"""Marks that are told in other words: by model, as a diagnosis, all reads together."""
+TOLD = ("model_load", "attention", "weights_read", "messages", *MARKS)
 
 OUTCOME_STYLES = {
     "success": "green",
@@ -119,6 +119,7 @@ def print_run(out: Console, run: dict[str, Any], all_visits: bool = False) -> No
     print_names(out, run)
     print_reads(out, run)
     print_others(out, run)
+    print_beside(out, run)
     _print_error(out, run)
     _print_visits(out, run, all_visits)
     _print_spans(out, run)

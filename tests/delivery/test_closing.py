@@ -7,18 +7,18 @@ import itertools
 import os
 import threading
 import time
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import samples
 
 from stagexec.delivery import artifacts, closing, hands, verify
-from stagexec.delivery.closing import AT_EXIT, WAITING, Closer
+from stagexec.delivery.closing import AT_EXIT, Closer
 from stagexec.record import clock, live, pauses
 from stagexec.record.run import Run
 
 PATIENCE_S = 60.0
+STAGES = ["queue_wait", "delivery_commit"]
 SILENT = "no answer from the disk within 0.5 s"
 
 
@@ -263,8 +263,8 @@ def test_a_file_made_from_nan_is_so_in_a_later_run_that_is_done_first(
         assert [state for _, state, _ in rows(events, run)] == ["nonfinite"]
         assert end_of(events, run) == ("failed", "artifact_nonfinite")
         assert is_exact(run)
-    waits = [open_ for open_, _ in second.ledger.pending if open_[4] == WAITING]
-    assert [open_[:2] for open_ in waits] == [("delivery_commit", "verify")] * known_late
+    waited_ms = 80 if known_late else 0  # for the first run's tensors, looked at after 100 ms
+    assert second.held_ns >= waited_ms * 1_000_000
 
 
 def test_a_file_that_was_never_there_marks_no_later_file_of_its_name(closer, events, picture, monkeypatch):
@@ -316,12 +316,10 @@ def test_runs_closed_side_by_side_stay_exact_under_collections_and_waiting(close
         gc.unfreeze()
         gc.callbacks.remove(pauses._pause)
     assert all(is_exact(run) for run in runs)
-    segments = [open_ for run in runs for open_, _ in run.ledger.pending]
-    assert {open_[4] for open_ in segments} == {None, WAITING, pauses.SEAM}
-    assert {open_[0] for open_ in segments if open_[4] == WAITING} == {"delivery_commit"}
-    for run in runs:  # what a collection interrupts goes on as what it was
-        kinds = [open_[4] for open_, _ in run.ledger.pending]
-        assert all(pauses.SEAM not in pair or pair[0] != pair[1] for pair in pairwise(kinds))
+    # 20 runs of 4 checks on 2 hands: each but the first ones waited, and was stopped, longer than it worked.
+    assert all([open_[0] for open_, _ in run.ledger.pending] == STAGES for run in runs)
+    worked = [run.ended_ns - run.ledger.pending[-1][0][2] for run in runs]
+    assert sum(run.held_ns for run in runs) > sum(worked)
 
 
 def test_what_is_left_at_the_end_of_the_process_is_closed_from_what_is_known(

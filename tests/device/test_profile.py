@@ -77,6 +77,30 @@ def test_an_armed_run_has_a_trace_with_ranges_named_run_stage_node(ledger: Path)
     assert "aten::mm" in names
 
 
+def test_the_time_of_the_profile_itself_is_in_no_run_and_named_in_the_wait_for_it(
+    ledger: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arm(ledger, "--next")
+    seconds = {"start": 0.3, "stop": 0.4, "write": 0.5}
+    for name, took_s in seconds.items():
+        plain = getattr(Profile, name)
+
+        def slow(self: Profile, plain: Any = plain, took_s: float = took_s) -> Any:
+            time.sleep(took_s)
+            return plain(self)
+
+        monkeypatch.setattr(Profile, name, slow)
+    shown = work(ledger)
+    waited = shown["stages"]["queue_wait"]
+    assert shown["total_ns"] - waited < 300_000_000
+    assert shown["held_ns"] >= 390_000_000
+    (by,) = shown["delayed_by"]
+    assert (by["what"], by["after_run"]) == ("profile", None)
+    assert 290_000_000 <= by["ns"] <= waited
+    (after,) = shown["after_run"]
+    assert (after["what"], after["ns"] >= 390_000_000) == ("profile", True)
+
+
 def test_arming_counts_once_and_can_be_taken_back(ledger: Path) -> None:
     arm(ledger, "--next")
     assert [work(ledger, str(n))["timing"] for n in range(2)] == ["profile", "baseline"]
@@ -238,7 +262,7 @@ MINE = (
     "stagexec.record.instruments.Instruments.settle",
     "stagexec.record.instruments.attach",
     "stagexec.record.live.instrument",
-    "stagexec.record.live.file_facts",
+    "stagexec.record.profile.file_facts",
     "stagexec.record.memory.Samples.read",
     "stagexec.record.memory.at_end",
     "stagexec.record.profile.Profile.stop",

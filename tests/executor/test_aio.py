@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from stagexec.executor import leftover
 from stagexec.executor.aio import span_of_task, watch
 from stagexec.record import clock
+from stagexec.record.guard import GUARDED
 from stagexec.record.run import VISIT, Run
 
 SLEEP_S = 0.1
@@ -377,3 +379,91 @@ def test_a_fault_while_watching_leaves_the_loop_as_it_was(
 
     assert execute(run, main) == 4
     assert [where for where, _ in faults_expected] == ["watch"]
+
+
+# ---- what is left on the loop ---------------------------------------------------------------------------
+
+
+def left_marks(
+    run: Run, monkeypatch: pytest.MonkeyPatch, main: Callable[[], Coroutine[Any, Any, Any]]
+) -> Any:
+    """The marks of what `main` leaves on the loop, of a prompt whose last node is then done."""
+    told: list[tuple[Any, ...]] = []
+
+    def keep(_of: Any, _type: str, *, detail: dict[str, Any], **fields: Any) -> None:
+        told.append((detail["what"], detail["name"].rpartition(".")[2], fields["node_id"], fields["visit"]))
+
+    monkeypatch.setattr("stagexec.record.live.journal_event", keep)
+
+    async def prompt() -> None:
+        unwatch = watch(run)
+        await main()
+        unwatch(True)
+
+    asyncio.run(prompt())
+    leftover.over(run)
+    run.ledger.switch("executor_overhead")
+    return told
+
+
+def lasts(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+async def lingers(seconds: float) -> None:
+    try:
+        await asyncio.sleep(60)
+    finally:
+        await asyncio.sleep(seconds)
+
+
+@pytest.mark.parametrize("by", ["run_in_executor", "to_thread"])
+def test_a_call_left_on_a_thread_is_marked_and_waited_for_in_its_nodes_name(
+    run: Run, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    async def main() -> None:
+        visit = run.next_visit("7", "Leaves")
+        token = VISIT.set((run, visit, "node_other", None))
+        if by == "to_thread":
+            kept.append(asyncio.create_task(asyncio.to_thread(lasts, 0.1)))
+            await asyncio.sleep(0)
+        else:
+            kept.append(asyncio.get_running_loop().run_in_executor(None, lasts, 0.1))
+        VISIT.reset(token)
+        run.end_visit()
+
+    kept: list[Any] = []
+    told = left_marks(run, monkeypatch, main)
+    assert ("thread", "lasts", "7", 1) in told
+    assert sum(length for length, visit in segments(run, "external_wait") if visit == 1) >= 50_000_000
+
+
+def test_a_task_left_behind_is_marked_with_its_coroutine(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        kept.append(node_task(run, "8", "sampling", lingers(0.1)))
+        await asyncio.sleep(0)
+
+    kept: list[Any] = []
+    assert left_marks(run, monkeypatch, main) == [("task", "lingers", "8", 1)]
+    assert sum(length for length, visit in segments(run, "external_wait") if visit == 1) >= 50_000_000
+
+
+def test_a_loop_with_nothing_left_is_told_of_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        await node_task(run, "8", "sampling", asyncio.sleep(0.01))
+
+    assert left_marks(run, monkeypatch, main) == []
+
+
+def test_a_fault_in_noting_a_call_changes_nothing(
+    run: Run, monkeypatch: pytest.MonkeyPatch, faults_expected: Any
+) -> None:
+    def faulty(*_: Any) -> Any:
+        raise ValueError("a fault of ours")
+
+    async def main() -> None:
+        assert await asyncio.get_running_loop().run_in_executor(None, str, 5) == "5"
+
+    monkeypatch.setattr(GUARDED["stagexec.executor.leftover.Began.call"], "body", faulty)
+    assert left_marks(run, monkeypatch, main) == []
+    assert [where for where, _ in faults_expected] == ["Began.call"]

@@ -317,6 +317,7 @@ CLOSED: dict[str, Any] = {
     "finished_ns": 0,
     "cancel_ns": None,
     "stopped_ns": None,
+    "held_ns": None,
 }
 
 TINY: dict[str, Any] = {

@@ -29,6 +29,7 @@ def journal_with_every_event() -> FakeJournal:
     journal.add("nvml_sample", uuid="GPU-1", **dict.fromkeys((*figures, *clocks), 1))
     journal.heartbeat(run, other)
     journal.add("mark", other, name="blocked", detail={"node": "2"})
+    journal.add("after_run", after=None, what="collection", start_ns=1, end_ns=2, delayed=[])
     journal.add("lost_events", count=3, reason="No space left on device")
     journal.end()
     return journal

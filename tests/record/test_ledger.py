@@ -43,6 +43,8 @@ misuse = st.lists(
 )
 """Anything: leaving out of order, twice, what was never entered."""
 
+MS = 1_000_000
+
 
 def scripted(steps: Sequence[int]) -> Callable[[], int]:
     """A clock that moves on by these steps, over and over."""
@@ -239,24 +241,46 @@ def test_a_stage_that_is_reopened_belongs_to_its_own_visit_and_seam_still(ledger
     assert label(ledger.open) == ("node_other", "Sampler", 1, "outer")
 
 
-def test_the_lowest_stage_can_become_another_at_once_or_when_what_is_above_is_left(ledger: Ledger) -> None:
-    ledger.rebase("sampling", "step", "seam")
-    assert ledger.open is not None
-    assert ledger.open[:2] == ("sampling", "step")
-    depth = ledger.enter("node_other")
-    ledger.rebase("sampling", "step")
-    assert ledger.open[0] == "node_other"
-    ledger.leave(depth)
-    assert (ledger.open[0], ledger.open[1], ledger.open[4]) == ("sampling", "step", None)
-    ends = [end for _, end in ledger.pending]
-    assert [open_[2] for open_, _ in ledger.pending][1:] == ends[:-1]
+def test_a_part_of_the_loops_time_is_named_afterwards_and_the_partition_stays_exact() -> None:
+    times = iter([0, 10 * MS, 30 * MS, 31 * MS])
+    ledger = Ledger("executor_overhead", 0, lambda: next(times))
+    begun = ledger.clock()
+    assert ledger.carve("eviction", begun + 4 * MS) == 10 * MS
+    ledger.enter("sampling")
+    ledger.close(31 * MS)
+    rows = [(open_[0], open_[1], open_[2], end) for open_, end in ledger.pending]
+    assert rows == [
+        ("executor_overhead", None, 0, 4 * MS),
+        ("executor_overhead", "eviction", 4 * MS, 10 * MS),
+        ("executor_overhead", None, 10 * MS, 30 * MS),
+        ("sampling", None, 30 * MS, 31 * MS),
+    ]
 
 
-def test_what_it_is_already_is_no_news_and_an_ended_ledger_stays_so(ledger: Ledger) -> None:
-    ledger.rebase("sampling", "step")
-    count = len(ledger.pending)
-    ledger.rebase("sampling", "step")
-    assert len(ledger.pending) == count
-    ledger.close(10**9)
-    ledger.rebase("sampling", "preview")
-    assert ledger.open is None
+def test_a_part_that_took_all_of_the_open_segment_leaves_no_empty_one_before_it() -> None:
+    times = iter([10 * MS])
+    ledger = Ledger("executor_overhead", 0, lambda: next(times))
+    ledger.carve("inputs", 0)
+    assert [(open_[1], open_[2], end) for open_, end in ledger.pending] == [("inputs", 0, 10 * MS)]
+
+
+def test_what_was_short_or_is_another_stages_by_now_is_not_named() -> None:
+    times = iter([10, 20, 50 * MS, 60 * MS])
+    ledger = Ledger("executor_overhead", 0, lambda: next(times))
+    assert ledger.carve("inputs", 0) == 10
+    assert not ledger.pending
+    ledger.enter("sampling")
+    assert ledger.carve("inputs", 0) == 50 * MS
+    ledger.close(60 * MS)
+    assert ledger.carve("inputs", 0) == 60 * MS
+    assert [open_[1] for open_, _ in ledger.pending] == [None, None]
+
+
+def test_a_part_in_which_another_stage_was_open_is_named_from_when_that_was_left() -> None:
+    times = iter([10 * MS, 20 * MS, 40 * MS])
+    ledger = Ledger("executor_overhead", 0, lambda: next(times))
+    ledger.leave(ledger.enter("model_load_residency", "offload"))
+    ledger.carve("eviction", 5 * MS)
+    rows = [(open_[0], open_[1], open_[2], end) for open_, end in ledger.pending]
+    assert rows[-1] == ("executor_overhead", "eviction", 20 * MS, 40 * MS)
+    assert [start for _, _, start, _ in rows][1:] == [end for _, _, _, end in rows][:-1]

@@ -1,103 +1,330 @@
-"""A full garbage collection while a run is being verified is the executor's time, not delivery's."""
+"""A full garbage collection is in no run that has been executed, and is named in one that executes."""
 
 from __future__ import annotations
 
 import gc
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from stagexec.record import live, pauses
+from stagexec.record import after, held, live, pauses
 from stagexec.record.run import Run
+
+MS = 1_000_000
+
+
+class Now:
+    """A clock that is moved by hand, in ms."""
+
+    def __init__(self) -> None:
+        self.ms = 0
+
+    def __call__(self) -> int:
+        return self.ms * MS
 
 
 @pytest.fixture
-def executed():
-    """A run that has been executed and waits for its verification."""
-    times = iter(range(0, 10_000, 10))
-    run = Run("prompt", 0, lambda: next(times))
+def now(monkeypatch: pytest.MonkeyPatch) -> Now:
+    clock = Now()
+    monkeypatch.setattr(pauses.clock, "now_ns", clock)
+    monkeypatch.setattr(pauses, "_paused", (0, None))
+    return clock
+
+
+@pytest.fixture
+def filed(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The events that are filed."""
+    events: list[dict[str, Any]] = []
+
+    def keep(of: Any, event_type: str, **fields: Any) -> None:
+        events.append({"run": of, "type": event_type, **fields})
+
+    monkeypatch.setattr(live, "journal_event", keep)
+    monkeypatch.setattr(after, "_phases", {})
+    monkeypatch.setattr(after, "_last", {})
+    return events
+
+
+def collect(now: Now, ms: int) -> None:
+    """The whole heap is collected for so long, by the calling thread."""
+    pauses._pause("start", {"generation": 2})
+    now.ms += ms
+    pauses._pause("stop", {"generation": 2})
+
+
+def executed(now: Now) -> Run:
+    """A run that was accepted 10 ms ago, and filed by the host now."""
+    run = Run("prompt", (now.ms - 10) * MS, now)
     run.ledger.switch("delivery_commit", "verify")
-    live.finishing[run.run_id] = run
-    yield run
-    live.finishing.pop(run.run_id, None)
+    held.begin(run)
+    return run
 
 
-def stages(run):
-    return [open_[0] for open_, _ in run.ledger.pending]
+# ---- a run that has been executed ------------------------------------------------------------------------
 
 
-def test_a_full_collection_is_the_executors_time(executed):
+def test_the_time_of_a_check_is_told_without_the_collections_that_stopped_it(now: Now, filed: Any) -> None:
+    now.ms = 10
+    run = executed(now)
+    now.ms += 3
+    collect(now, 400)
+    now.ms += 2
+    collect(now, 300)
+    now.ms += 1
+    assert held.end_of(run) == (16 * MS, 700 * MS)
+
+
+def test_a_collection_under_way_counts_up_to_now(now: Now, filed: Any) -> None:
+    run = executed(now)
+    now.ms += 3
     pauses._pause("start", {"generation": 2})
+    now.ms += 50
+    assert held.end_of(run) == (3 * MS, 50 * MS)
     pauses._pause("stop", {"generation": 2})
-    executed.ledger.close(1_000)
-    assert stages(executed) == ["queue_wait", "delivery_commit", "executor_overhead", "delivery_commit"]
+    now.ms += 1
+    assert held.end_of(run) == (4 * MS, 50 * MS)
 
 
-def test_a_young_collection_is_not_looked_at(executed):
+def test_collections_before_the_run_was_executed_are_not_taken_off(now: Now, filed: Any) -> None:
+    collect(now, 400)
+    run = executed(now)
+    now.ms += 5
+    assert held.end_of(run) == (405 * MS, 0)
+
+
+def test_waiting_for_a_thread_of_ours_is_not_in_the_run_nor_counted_twice_under_a_collection(
+    now: Now, filed: Any
+) -> None:
+    run = executed(now)
+    held.waits(run, True)
+    now.ms += 30
+    collect(now, 400)
+    held.waits(run, True)
+    now.ms += 20
+    held.waits(run, False)
+    now.ms += 4
+    assert held.end_of(run) == (4 * MS, 450 * MS)
+
+
+def test_a_run_with_files_ends_with_its_last_check_and_one_without_as_it_was_filed(
+    now: Now, filed: Any
+) -> None:
+    runs = [executed(now), executed(now)]
+    now.ms += 7
+    for run, with_files in zip(runs, (True, False), strict=True):
+        held.over(run, with_files)
+    now.ms += 100
+    assert [held.end_of(run)[0] for run in runs] == [7 * MS, 0]
+
+
+def test_work_of_ours_aside_is_not_in_the_run_and_is_filed_as_work_after_it(now: Now, filed: Any) -> None:
+    run = executed(now)
+
+    def work() -> None:
+        now.ms += 800
+
+    held.aside(run, "profile", work)
+    now.ms += 2
+    assert held.end_of(run) == (2 * MS, 800 * MS)
+    told = filed[-1]
+    assert (told["type"], told["run"], told["after"]) == ("after_run", None, run.run_id)
+    assert (told["what"], told["start_ns"], told["end_ns"]) == ("profile", 0, 800 * MS)
+
+
+def test_the_clock_without_pauses_never_goes_back_while_another_thread_collects() -> None:
+    pauses.watch()
+    over = threading.Event()
+
+    def collects() -> None:
+        while not over.is_set():
+            gc.collect()
+
+    collector = threading.Thread(target=collects)
+    gc.freeze()
+    collector.start()
+    try:
+        seen = [pauses.going_ns() for _ in range(20_000)]
+    finally:
+        over.set()
+        collector.join()
+        gc.unfreeze()
+        gc.callbacks.remove(pauses._pause)
+    assert seen == sorted(seen)
+
+
+def test_a_young_collection_is_not_looked_at(now: Now) -> None:
     pauses._pause("start", {"generation": 0})
+    now.ms += 5
     pauses._pause("stop", {"generation": 0})
-    assert stages(executed) == ["queue_wait"]
+    assert pauses.going_ns() == 5 * MS
 
 
-def test_a_run_that_is_being_closed_is_left_alone(executed):
-    with executed.closing:
-        pauses._pause("start", {"generation": 2})
-    executed.ledger.close(1_000)
-    pauses._pause("stop", {"generation": 2})
-    assert stages(executed) == ["queue_wait", "delivery_commit"]
+# ---- a run that executes ---------------------------------------------------------------------------------
 
 
-def test_a_run_closed_during_the_collection_still_adds_up(executed):
-    pauses._pause("start", {"generation": 2})
-    executed.ledger.close(1_000)
-    pauses._pause("stop", {"generation": 2})
-    ends = [end for _, end in executed.ledger.pending]
-    starts = [open_[2] for open_, _ in executed.ledger.pending]
-    assert starts[1:] == ends[:-1]
-    assert ends[-1] == 1_000
+@pytest.fixture
+def executing(monkeypatch: pytest.MonkeyPatch, now: Now) -> Iterator[Run]:
+    """The run that this thread executes."""
+    run = Run("prompt", 0, now)
+    run.ledger.switch("sampling")
+    monkeypatch.setattr(live, "run", run)
+    monkeypatch.setattr(live, "running", {threading.get_ident(): run})
+    monkeypatch.setattr(pauses, "_is_automatic", lambda: True)
+    return run
 
 
-def test_the_interpreter_tells_of_its_collections(executed):
+def rows(run: Run) -> list[tuple[Any, ...]]:
+    run.ledger.close(run.clock())
+    return [(open_[0], open_[1], (end - open_[2]) // MS) for open_, end in run.ledger.pending]
+
+
+def test_a_collection_that_python_begins_in_a_run_is_a_part_of_the_loops_time(
+    executing: Run, now: Now
+) -> None:
+    now.ms = 10
+    collect(now, 400)
+    now.ms += 5
+    assert rows(executing)[1:] == [
+        ("sampling", None, 10),
+        ("executor_overhead", "gc", 400),
+        ("sampling", None, 5),
+    ]
+
+
+def test_a_collection_that_a_node_asks_for_is_the_nodes_work(
+    executing: Run, now: Now, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pauses, "_is_automatic", lambda: False)
+    collect(now, 400)
+    assert rows(executing)[1:] == [("sampling", None, 400)]
+
+
+def test_a_collection_in_the_middle_of_a_switch_leaves_the_ledger_alone(executing: Run, now: Now) -> None:
+    readings = iter([1, 2, 3])
+
+    def clock() -> int:
+        if next(readings) == 1:  # where an object is made inside `enter`, a collection may begin
+            collect(now, 400)
+        return now()
+
+    executing.ledger.clock = clock
+    executing.enter("vae_decode")
+    assert rows(executing)[1:] == [("sampling", None, 400), ("vae_decode", None, 0)]
+
+
+def test_a_collection_on_another_thread_is_a_span_of_the_run_that_it_stopped(
+    executing: Run, now: Now
+) -> None:
+    thread = threading.Thread(target=collect, args=(now, 400), name="stagexec-else")
+    thread.start()
+    thread.join()
+    lane, stage, name, visit, start, end, detail = executing.pending_spans[0]
+    assert (lane, stage, name, visit) == ("thread:stagexec-else", "executor_overhead", "gc", None)
+    assert (end - start, detail) == (400 * MS, {"part": "gc"})
+    assert rows(executing)[1:] == [("sampling", None, 400)]
+
+
+def test_pythons_own_collection_is_told_from_one_that_is_asked_for() -> None:
+    seen: list[bool] = []
+
+    def look(phase: str, info: dict[str, Any]) -> None:
+        if phase == "start" and info["generation"] == 0:
+            seen.append(pauses._is_automatic())
+
+    gc.callbacks.append(look)
+    try:
+        gc.collect(0)
+        asked = list(seen)
+        kept = [[] for _ in range(3 * gc.get_threshold()[0])]
+    finally:
+        gc.callbacks.remove(look)
+    assert asked == [False]
+    assert kept
+    assert seen[1:]
+    assert all(seen[1:])
+
+
+# ---- between two runs ------------------------------------------------------------------------------------
+
+
+def test_what_the_worker_does_until_it_asks_again_is_filed_in_pieces(now: Now, filed: Any) -> None:
+    after.begins("run")
+    now.ms += 20
+    collect(now, 400)
+    now.ms += 30
+    after.ends()
+    assert [(one["what"], one["after"], one["start_ns"] // MS, one["end_ns"] // MS) for one in filed] == [
+        ("host_cleanup", "run", 0, 20),
+        ("collection", "run", 20, 420),
+        ("host_cleanup", "run", 420, 450),
+    ]
+    after.ends()
+    assert len(filed) == 3
+
+
+def test_the_runs_that_wait_meanwhile_are_named_with_how_long(now: Now, filed: Any) -> None:
+    waiting = Run("early", -5 * MS, now), Run("late", 100 * MS, now)
+    for run in waiting:
+        live.waiting.add(run)
+    try:
+        after.begins("run")
+        collect(now, 400)
+        after.ends()
+    finally:
+        live.waiting.take_all()
+    (told,) = filed
+    assert told["delayed"] == [[waiting[0].run_id, 400 * MS], [waiting[1].run_id, 300 * MS]]
+
+
+def test_what_is_short_is_not_filed(now: Now, filed: Any) -> None:
+    after.begins("run")
+    now.ms += 4
+    after.ends()
+    assert filed == []
+
+
+def test_a_collection_after_the_queue_gave_nothing_still_follows_the_last_run(now: Now, filed: Any) -> None:
+    after.begins("run")
+    after.ends()
+    now.ms += 10_000
+    after.goes_on()
+    collect(now, 400)
+    after.ends()
+    assert [(one["what"], one["after"], one["end_ns"] - one["start_ns"]) for one in filed] == [
+        ("collection", "run", 400 * MS)
+    ]
+
+
+def test_a_worker_that_never_asked_its_queue_tells_nothing_of_the_meantime(now: Now, filed: Any) -> None:
+    after.begins("run")
+    now.ms += 1_000
+    after.drop()
+    after.ends()
+    assert filed == []
+
+
+def test_the_interpreter_tells_of_its_collections(filed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(after, "LEAST_NS", 0)
     pauses.watch()
     try:
         gc.collect()
     finally:
         gc.callbacks.remove(pauses._pause)
-    assert "executor_overhead" in [*stages(executed), executed.ledger.open[0]]
+    assert [one["what"] for one in filed] == ["collection"]
+    assert filed[0]["end_ns"] > filed[0]["start_ns"]
 
 
-def test_a_collection_is_due_when_the_last_is_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0]
-    monkeypatch.setattr(pauses.clock, "now_ns", lambda: now[0])
+def test_a_collection_is_due_when_the_last_is_long_ago(monkeypatch: pytest.MonkeyPatch, now: Now) -> None:
     monkeypatch.setattr(pauses, "_last_ns", None)
     monkeypatch.setattr(pauses.gc, "callbacks", [])
-    assert not pauses.due(100)  # nobody watches
+    assert not pauses.due(100)  # it is not watched
     pauses.watch()
     assert pauses.due(100)
     pauses._pause("stop", {"generation": 2})
-    now[0] = 100
-    assert not pauses.due(100)
-    now[0] = 101
-    assert pauses.due(100)
+    assert not pauses.due(MS)
+    now.ms += 2
+    assert pauses.due(MS)
     pauses._pause("stop", {"generation": 1})
-    assert pauses.due(100)
-
-
-def test_a_collection_while_a_run_waits_for_our_thread_goes_on_as_what_the_run_does_by_then(executed):
-    with executed.closing:
-        executed.ledger.rebase("delivery_commit", "verify", "waiting")
-    pauses._pause("start", {"generation": 2})
-    with executed.closing:
-        executed.ledger.rebase("delivery_commit", "verify")
-    pauses._pause("stop", {"generation": 2})
-    executed.ledger.close(1_000)
-    seams = [open_[4] for open_, _ in executed.ledger.pending]
-    assert seams == [None, None, "waiting", pauses.SEAM, None]
-
-
-def test_a_collection_ends_although_another_thread_holds_the_run_for_a_moment(executed):
-    pauses._pause("start", {"generation": 2})
-    executed.closing.acquire()
-    threading.Timer(0.05, executed.closing.release).start()
-    pauses._pause("stop", {"generation": 2})
-    assert executed.ledger.open[0] == "delivery_commit"
+    assert pauses.due(MS)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import sys
+import time
+from typing import Any
+
 import pytest
 
 from stagexec.record import live, words
@@ -81,3 +86,35 @@ def test_a_seed_s_input_of_any_other_name_is_not_named() -> None:
     assert one == "noise_seed"
     assert WORD not in other
     assert other.endswith("_seed")
+
+
+def named_here() -> None:
+    """A function of this module's own file."""
+
+
+class Handler:
+    def handle(self, data: Any) -> Any:
+        return data
+
+    def __call__(self, data: Any) -> Any:
+        return data
+
+
+def test_a_function_goes_by_the_name_that_stands_in_its_modules_own_file() -> None:
+    for function, name in (
+        (named_here, "named_here"),
+        (Handler().handle, "Handler.handle" if sys.version_info >= (3, 11) else "handle"),
+        (functools.partial(named_here), "named_here"),
+        (Handler(), "Handler"),
+        (time.sleep, "time.sleep"),
+    ):
+        assert words.function_name(function).endswith(name)
+        assert "/" not in words.function_name(function)
+
+
+def test_a_function_made_of_a_text_is_a_digest() -> None:
+    made: dict[str, Any] = {}
+    exec("def what_a_person_typed(): pass", made)
+    named = words.function_name(made["what_a_person_typed"])
+    assert named.startswith("text:")
+    assert "typed" not in named
