@@ -6,6 +6,7 @@ import errno
 import sys
 from typing import Any
 
+from stagexec.executor import memory_errors
 from stagexec.record import children, live, safe, words
 from stagexec.record.guard import guarded
 from stagexec.record.run import Run
@@ -41,10 +42,12 @@ def cause_of(api: Any, error: BaseException, stage: str | None) -> str:
     named = getattr(error, "stagexec_cause", None)  # our own nodes know why they failed
     if named in CAUSES:
         return str(named)
-    if api.is_oom(error):
-        return "oom"
-    if isinstance(error, OSError) and error.errno in DISK_FULL:
-        return "disk_full"
+    host_class = safe.ask(None, lambda: api.model_management.OOM_EXCEPTION)
+    of_memory_or_disk = memory_errors.first_of(
+        error, ("oom", lambda one: memory_errors.is_oom(one, host_class)), ("disk_full", is_disk_full)
+    )
+    if of_memory_or_disk is not None:
+        return of_memory_or_disk
     name = type(error).__name__
     if name == "DependencyCycleError":
         return "cycle"
@@ -55,6 +58,11 @@ def cause_of(api: Any, error: BaseException, stage: str | None) -> str:
     if stage == "delivery_commit":
         return "delivery_failed"
     return "node_exception"
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Did the system say that there is no room for a file?"""
+    return isinstance(error, OSError) and error.errno in DISK_FULL
 
 
 def no_such_class(api: Any, error: BaseException) -> bool:
