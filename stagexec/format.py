@@ -16,7 +16,7 @@ HISTORY = {
     2: "a file made again in mid-life repeats the events of its open runs; heartbeats carry wall time and "
     "how long the machine slept; process_end says which signal it was, or that it was a restart; "
     "process_start names the boot of the machine and the start of the process; run_closed may say why an "
-    "outcome is unverified",
+    "outcome is unverified; mark interrupt_pressed tells code that raised the interrupt from a person",
 }
 
 ENDS: dict[str, str] = {
@@ -217,7 +217,8 @@ EVENTS: dict[str, dict[str, str]] = {
         "memory_clock_mhz": "clock of the memory",
     },
     "mark": {
-        "name": "cancel_requested, blocked, model_load, tiled_retry, cache_defeated, attention, compiled, "
+        "name": "cancel_requested (a person asked), interrupt_pressed (code of this process did), blocked, "
+        "model_load, tiled_retry, cache_defeated, attention, compiled, "
         "worker_restarted (the thread that executes prompts died and another took its place: "
         "{exception_type, at, message, restarts}), worker_died (the same, and none did; in a run: it was "
         "accepted after that), "
@@ -227,7 +228,9 @@ EVENTS: dict[str, dict[str, str]] = {
         "profile_problem, provisional_condition (in a run of more than a second or two; missing: as of the "
         "event `condition`), fault, child_failed, child_recovered, encoding, encoded, delivered, "
         "left_over, restart_begun (the process has started its successor), …",
-        "detail": "small object, depends on name; never prompt text unless asked for. child_failed: program "
+        "detail": "small object, depends on name; never prompt text unless asked for. interrupt_pressed: {door}: "
+        "visit (a node, on a thread or in a context of its visit), own_request (an HTTP request from this "
+        "process), server (the server's thread, outside of requests), thread (any other). child_failed: program "
         "and the detail of the child's span. child_recovered: {pid, by_pid}, a later child made the same "
         "output. encoding: {frames, fps} of an animated picture. encoded: {container, frames, bytes, streams "
         "(type, codec, packets, width, height, pixel_format, fps, sample_rate, channels), opened_mono_ns, "

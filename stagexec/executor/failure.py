@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from stagexec.executor import memory_errors
-from stagexec.record import children, live, safe, words
+from stagexec.record import children, interrupts, live, safe, words
 from stagexec.record.guard import guarded
 from stagexec.record.run import Run
 from stagexec.stages import CAUSES
@@ -99,9 +99,7 @@ def failed(
     stage = run.failing_stage(error) or stage
     cause = cause or safe.ask("node_exception", cause_of, api, error, stage)
     if cause == "interrupted_by_node":
-        live.interrupted(run)
-    if cause == "interrupted_by_node" and run.cancel_ns is not None:
-        cause = "user_cancel"
+        cause = interrupts.cause_of(run)
     child = children.of_visit(run, visit) if cause in CHILD_EXPLAINS else None
     if child is not None:
         cause, stage = child.cause, "encode_mux"
