@@ -186,6 +186,7 @@ class VisitRecord:
     # what the host's loop fills in
     executed_before: Any = ()
     outputs: Any = None
+    growth: Any = None
 
     def __init__(self, run: Run | None, node_id: str) -> None:
         self.run = run
