@@ -96,9 +96,7 @@ def file_growth(
         parent=parent,
         nodes=list(children),
         classes=[child["class_type"] for child in children.values()],
-        links=[
-            [v[0] for v in child.get("inputs", {}).values() if is_link(v)] for child in children.values()
-        ],
+        links=[[v[0] for v in child.get("inputs", {}).values() if is_link(v)] for child in children.values()],
         output_nodes=output_ids,
         results=results,
     )

@@ -48,7 +48,10 @@ TEXTS = tuple(
         (rf"{_STATUS}(?:cudaErrorMemoryAllocation|hipErrorOutOfMemory|CUDA_ERROR_OUT_OF_MEMORY)\b", 0),
         (rf"{_STATUS}(?:CU|HIP|ROC)\w+_STATUS_ALLOC_FAILED\b", 0),
         (rf"{_STATUS}rocblas_status_memory_error\b", 0),
-        (r"\b(?:PI|UR_RESULT)_ERROR_OUT_OF_(?:HOST_MEMORY|DEVICE_MEMORY|RESOURCES)\)?(?=\s*(?:$|[.:;,)\n]))", 0),
+        (
+            r"\b(?:PI|UR_RESULT)_ERROR_OUT_OF_(?:HOST_MEMORY|DEVICE_MEMORY|RESOURCES)\)?(?=\s*(?:$|[.:;,)\n]))",
+            0,
+        ),
         # Apple: a buffer above what Metal gives, and a command that ran out of memory
         (rf"{_BEGIN}Invalid buffer size: [\d.]+ ?[KMGT]i?B\b", 0),
         (r"\bFailed to allocate private MTLBuffer for size\b", 0),

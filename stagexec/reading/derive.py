@@ -133,7 +133,9 @@ def node_lists(run: Run, visits: list[Visit], graph: Graph) -> dict[str, list[An
         "executed_nodes": list(executed),
         "not_executed": [n for n in expected if n not in executed and n not in cached and n not in hits],
         "unexpected": [
-            {"node_id": n, "parent": graph.parent_of.get(n, grew.get(n))} for n in executed if n not in expected
+            {"node_id": n, "parent": graph.parent_of.get(n, grew.get(n))}
+            for n in executed
+            if n not in expected
         ],
     }
 

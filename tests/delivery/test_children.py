@@ -203,9 +203,7 @@ def test_of_two_outputs_both_have_to_be_made(run: Run, ffmpeg: Any, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("script", "good"), [("echo frame", True), ("exit 0", False)])
-def test_a_pipe_is_made_good_by_what_comes_through_it(
-    run: Run, ffmpeg: Any, script: str, good: bool
-) -> None:
+def test_a_pipe_is_made_good_by_what_comes_through_it(run: Run, ffmpeg: Any, script: str, good: bool) -> None:
     command = [*ffmpeg("exit 1")[:-1], "-f", "webm", "pipe:1"]
     attempt(command)
     attempt(command, script)
