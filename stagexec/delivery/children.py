@@ -247,7 +247,7 @@ class Child:
 
 
 def made_good(run: Run, visit: int | None, made: set[str], by_pid: int | None) -> None:
-    """What was `made` now is missing no longer: a process of the visit that lacks nothing has not failed it."""
+    """What was `made` now is missing no longer: a process that lacks nothing is made good for its visit."""
     for one in _of_run.get(run, ()) if made else ():
         if one.failure is None or one.visit != visit or not one.missing & made:
             continue

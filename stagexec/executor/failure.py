@@ -21,6 +21,10 @@ MISSING = "stagexec_missing_class"
 """Set on the host's own error when it came from looking up a node's class."""
 
 
+TOLD = ("execution_error", "execution_interrupted")
+"""Messages that name the node of an error."""
+
+
 def class_of(api: Any, class_type: str) -> Any:
     """The class of a node, looked up late in the host's table. KeyError when there is none."""
     found = False
@@ -98,8 +102,9 @@ def failed(
         return
     stage = run.failing_stage(error) or stage
     cause = cause or safe.ask("node_exception", cause_of, api, error, stage)
+    who: str | None = None
     if cause == "interrupted_by_node":
-        cause = interrupts.cause_of(run)
+        cause, who = interrupts.cause_of(run)
     child = children.of_visit(run, visit) if cause in CHILD_EXPLAINS else None
     if child is not None:
         cause, stage = child.cause, "encode_mux"
@@ -112,5 +117,22 @@ def failed(
         "node_class": node_class,
         "list_index": list_index,
         "exception_type": safe.ask(safe.kind_of(error), words.class_name, type(error)),
-        "message": live.message_of(error) or (child.text() if child is not None else None),
+        "message": live.message_of(error) or who or (child.text() if child is not None else None),
     }
+
+
+@guarded
+def name_as_told(run: Run, messages: Any) -> None:
+    """Name the error's node as `messages`, which the history holds, name it: (event, data) in order.
+
+    They name a node that the client knows: of one that grew, the one it grew from. Its visit and its class
+    stay those of where it happened.
+    """
+    if run.error is None:
+        return
+    for event, data in list(messages or ()):
+        node_id = data.get("node_id") if event in TOLD else None
+        if node_id is not None:
+            run.error["node_id"] = str(node_id)
+            if run.error["node_class"] is None and data.get("node_type") is not None:
+                run.error["node_class"] = str(data["node_type"])

@@ -86,7 +86,7 @@ def is_output(class_def: Any) -> bool:
 def file_growth(
     api: Any, run: Run, parent: str, children: dict[str, Any], output_ids: list[str], results: list[str]
 ) -> None:
-    """A node expanded into `children` (id -> node): file them with their links, and whose outputs it takes."""
+    """A node expanded into `children` (id -> node): file them, their links, and whose outputs it takes."""
     is_link = api.execution.is_link
     live.journal_event(
         run,

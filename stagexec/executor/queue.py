@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from stagexec.executor import turn, until
+from stagexec.executor import failure, turn, until
 from stagexec.executor.growth import is_output
 from stagexec.executor.prompt import executed_fields
 from stagexec.executor.steps import Frameless
@@ -322,6 +322,7 @@ def done(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         return
     history = (args[1] if len(args) > 1 else kwargs.get("history_result")) or {}
     status = args[2] if len(args) > 2 else kwargs.get("status")
+    failure.name_as_told(run, getattr(status, "messages", ()))
     live.finish(run, executed_fields(run, getattr(status, "status_str", None), history), history)
 
 

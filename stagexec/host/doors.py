@@ -74,7 +74,7 @@ def is_packs(request: Any) -> bool:
     while isinstance(handler, functools.partial):
         handler = handler.func
     module = str(getattr(handler, "__module__", None))
-    return module.split(".")[0] not in HOST_MODULES
+    return module.split(".", maxsplit=1)[0] not in HOST_MODULES
 
 
 def asked_by() -> tuple[str, str]:

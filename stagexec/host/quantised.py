@@ -1,8 +1,8 @@
 """How a model's weights are quantised, read off the weights themselves as they lie in memory.
 
-Each library has its own way to keep them: a tensor class (GGUF, bitsandbytes, torchao, quanto, ComfyUI's own),
-a dtype (fp8, fp4, int8), or a layer that holds packed numbers (nunchaku, GPTQ, AWQ, HQQ). None of them is
-imported here.
+Each library has its own way to keep them: a tensor class (GGUF, bitsandbytes, torchao, quanto, ComfyUI's
+own), a dtype (fp8, fp4, int8), or a layer that holds packed numbers (nunchaku, GPTQ, AWQ, HQQ). None of them
+is imported here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 MOST = 50_000
 """So many weights of a model are looked at."""
 
-GGUF_PLAIN = frozenset("F16 BF16 F32 F64 I8 I16 I32 I64".split())
+GGUF_PLAIN = frozenset(["F16", "BF16", "F32", "F64", "I8", "I16", "I32", "I64"])
 """Types of a GGUF file that are ordinary numbers."""
 
 GGUF_NAMES = {
@@ -26,7 +26,7 @@ GGUF_NAMES = {
 """ggml's own numbers, where a pack keeps the bare number."""
 
 SMALL_FLOATS = ("float8", "float4", "float6")
-PACKED = frozenset("int8 uint8 int4 uint4 int2 uint2 int1 uint1 int16 int32".split())
+PACKED = frozenset(["int8", "uint8", "int4", "uint4", "int2", "uint2", "int1", "uint1", "int16", "int32"])
 """dtypes in which packed weights lie. Ordinary layers have no weights of whole numbers."""
 
 WEIGHTS = ("weight", "qweight", "W_q", "weight_packed", "scale_weight", "weight_scale")

@@ -10,10 +10,11 @@ from stagexec.record.run import Run
 
 
 class Press(NamedTuple):
-    """The flag was raised by code, and stands since. `runs`: ids of those that executed then."""
+    """The flag was raised by code, and stands. `runs`: ids of those that executed then; `text`: by whom."""
 
     at_ns: int
     runs: frozenset[str]
+    text: str
 
 
 _by_code: Press | None = None
@@ -27,8 +28,13 @@ def pressed_by_code(door: str) -> None:
     if not runs or _by_code is not None:
         return
     now = runs[0].clock()
-    _by_code = Press(now, frozenset(run.run_id for run in runs))
     here = live.current_for_thread()
+    who = (
+        "code outside of every node"
+        if here is None or here.node is None
+        else "node {} ({})".format(*here.node)
+    )
+    _by_code = Press(now, frozenset(run.run_id for run in runs), f"{who} asked for the interrupt")
     for run in runs:
         node_id, node_class = (run.node or (None, None)) if run is here else (None, None)
         run.mark(
@@ -48,12 +54,15 @@ def lowered() -> None:
     _by_code = None
 
 
-def cause_of(run: Run) -> str:
-    """The host's interrupt has ended this run: user_cancel or interrupted_by_node. The first to ask counts."""
+def cause_of(run: Run) -> tuple[str, str | None]:
+    """The host's interrupt has ended this run: (user_cancel or interrupted_by_node, who asked if known).
+
+    The first to ask counts.
+    """
     press = _by_code
     lowered()
     came_first = press is not None and (run.cancel_ns is None or press.at_ns <= run.cancel_ns)
     if press is not None and came_first and run.run_id in press.runs:
-        return "interrupted_by_node"
+        return "interrupted_by_node", press.text
     live.interrupted(run)
-    return "user_cancel" if run.cancel_ns is not None else "interrupted_by_node"
+    return ("user_cancel" if run.cancel_ns is not None else "interrupted_by_node"), None

@@ -40,7 +40,7 @@ SAID = (
     "level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)",
     "[enforce fail at alloc_cpu.cpp:83] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to "
     "allocate 1000 bytes. Error code 12 (Cannot allocate memory)",
-    "[enforce fail at alloc_cpu.cpp:80] data. DefaultCPUAllocator: not enough memory: you tried to allocate 9",
+    "[enforce fail at alloc_cpu.cpp:80] data. DefaultCPUAllocator: not enough memory: you tried to use 9",
     "Unable to allocate 3.00 GiB for an array with shape (1024, 1024, 1024)",
     "std::bad_alloc",
     "Allocation on device 0 would exceed allowed memory. (out of memory)\nCurrently allocated : 3.60 GiB",

@@ -11,7 +11,7 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import pytest
@@ -138,7 +138,7 @@ def test_only_handlers_of_packs_may_hand_a_cancel_to_a_thread() -> None:
     def handler() -> None: ...
 
     class Request:
-        headers: dict[str, str] = {}
+        headers: ClassVar[dict[str, str]] = {}
 
         class match_info:  # noqa: N801 (aiohttp names it so)
             pass
