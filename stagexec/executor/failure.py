@@ -130,9 +130,11 @@ def name_as_told(run: Run, messages: Any) -> None:
     """
     if run.error is None:
         return
-    for event, data in list(messages or ()):
-        node_id = data.get("node_id") if event in TOLD else None
-        if node_id is not None:
-            run.error["node_id"] = str(node_id)
+    for message in list(messages or ()):
+        if not isinstance(message, (tuple, list)) or len(message) != 2 or message[0] not in TOLD:
+            continue  # a pack's executor may keep what it likes
+        data = message[1] if isinstance(message[1], dict) else {}
+        if data.get("node_id") is not None:
+            run.error["node_id"] = str(data["node_id"])
             if run.error["node_class"] is None and data.get("node_type") is not None:
                 run.error["node_class"] = str(data["node_type"])

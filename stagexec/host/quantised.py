@@ -7,9 +7,12 @@ is imported here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
+
+from stagexec.record import safe
 
 MOST = 50_000
 """So many weights of a model are looked at."""
@@ -44,36 +47,65 @@ LAYERS = (("svdq", "svdquant"), ("awq", "awq"), ("gptq", "gptq"), ("hqq", "hqq")
 """What the name of a layer class begins or goes on with, in small letters."""
 
 
+PLAIN_CLASSES = frozenset(("Parameter", "Tensor", "Buffer"))
+PLAIN = frozenset(("float16", "bfloat16", "float32", "float64", "complex64", "bool", "int64"))
+
+SAMPLE = 64
+"""While so many weights at the front are of the kinds they were, the answer for a model is the known one."""
+
+_known: weakref.WeakKeyDictionary[Any, tuple[Any, list[str]]] = weakref.WeakKeyDictionary()
+
+
 def formats(model: Any) -> list[str]:
-    """The formats of a model's quantised weights, sorted; none where all are plain."""
-    return sorted(
-        {found for layer, name, tensor in weights(model) if (found := format_of(layer, name, tensor))}
-    )
+    """The formats of a model's quantised weights, sorted; none where all are plain.
+
+    It is asked on the worker's thread when a run ends, so what is plain is passed over fast.
+    """
+    sample = [
+        (type(layer), type(t), getattr(t, "dtype", None)) for layer, _, t in islice(weights(model), SAMPLE)
+    ]
+    known = safe.ask(None, _known.get, model)
+    if known is not None and known[0] == sample:
+        return list(known[1])
+    found = {format_of(layer, name, tensor) for layer, name, tensor in islice(odd_weights(model), MOST)}
+    told = sorted(one for one in found if one)
+    safe.ask(None, _known.__setitem__, model, (sample, told))  # a class may allow no weak reference
+    return list(told)
+
+
+def odd_weights(model: Any) -> Iterator[tuple[Any, str, Any]]:
+    """(layer, name, tensor) of a model's parameters and packed buffers that are not plain at first sight."""
+    plain: dict[Any, bool] = {}
+    for layer, name, tensor in weights(model):
+        key = type(tensor), getattr(tensor, "dtype", None)
+        known = plain.get(key)
+        if known is None:
+            known = plain[key] = key[0].__name__ in PLAIN_CLASSES and _dtype(tensor) in PLAIN
+        if not known:
+            yield layer, name, tensor
 
 
 def weights(model: Any) -> Iterator[tuple[Any, str, Any]]:
-    """(layer, name, tensor) of a model's parameters and packed buffers."""
-    yield from islice(_weights(model), MOST)
-
-
-def _weights(model: Any) -> Iterator[tuple[Any, str, Any]]:
-    modules = getattr(model, "modules", None)
-    if not callable(modules):
+    """(layer, name, tensor) of a model's parameters, and of buffers that packed weights may lie in."""
+    if not isinstance(getattr(model, "_modules", None), dict):
         parameters = getattr(model, "parameters", None)
         for tensor in parameters() if callable(parameters) else ():
             yield None, "weight", tensor
         return
-    for layer in modules():
-        for name, tensor in _own(layer, "_parameters"):
-            yield layer, name, tensor
-        for name, tensor in _own(layer, "_buffers"):
-            if name in WEIGHTS:
+    waiting, seen = [model], {id(model)}
+    while waiting:
+        layer = waiting.pop()
+        inside = vars(layer)
+        for name, tensor in list((inside.get("_parameters") or {}).items()):
+            if tensor is not None:
                 yield layer, name, tensor
-
-
-def _own(layer: Any, kind: str) -> Iterable[tuple[str, Any]]:
-    held = getattr(layer, kind, None)
-    return [(name, tensor) for name, tensor in held.items() if tensor is not None] if held else ()
+        for name, tensor in list((inside.get("_buffers") or {}).items()):
+            if tensor is not None and name in WEIGHTS:
+                yield layer, name, tensor
+        for child in list((inside.get("_modules") or {}).values()):
+            if child is not None and id(child) not in seen:
+                seen.add(id(child))
+                waiting.append(child)
 
 
 def format_of(layer: Any, name: str, tensor: Any) -> str | None:
@@ -146,7 +178,7 @@ def _dtype(tensor: Any) -> str:
 def main_dtype(model: Any) -> Any:
     """The dtype in which most of a model's plain numbers lie; None for a model without weights."""
     sizes: dict[Any, int] = {}
-    for _, _, tensor in weights(model):
+    for _, _, tensor in islice(weights(model), MOST):
         dtype = getattr(tensor, "dtype", None)
         if dtype is not None:
             count = getattr(tensor, "numel", None)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from stagexec.host import quantised
+from stagexec.record import safe
 from stagexec.record.words import hidden
 
 MOST = 1000
@@ -85,8 +86,8 @@ def quantization(model: Any) -> str | None:
     config = getattr(getattr(model, "model_config", None), "quant_config", None)
     if config:
         formats = {str(one.get("format")) for one in _dicts(config) if one.get("format") is not None}
-        return ", ".join(sorted(formats) or quantised.formats(model)) or "mixed precision"
-    found = quantised.formats(model)
+        return ", ".join(sorted(formats) or safe.ask([], quantised.formats, model)) or "mixed precision"
+    found: list[str] = safe.ask([], quantised.formats, model)  # layers and tensors of any pack's make
     if found:
         return ", ".join(found)
     dtype = weights(model)

@@ -131,6 +131,7 @@ def test_a_second_encoder_that_writes_nothing_makes_nothing_good(witness: Witnes
     seen = witness.run(graph)
     assert seen.ended == ("failed", "encode_failed")
     assert seen.ledger["error_stage"] == "encode_mux"
-    codes = [span["detail"]["exit_code"] for span in seen.ledger["spans"] if span["lane"] == "child:ffmpeg"]
+    encoders = [span["detail"] for span in seen.ledger["spans"] if span["detail"].get("role") == "encode"]
+    codes = [detail["exit_code"] for detail in encoders]
     assert [code == 0 for code in codes] == [False, True]
     assert seen.marks("child_recovered") == []

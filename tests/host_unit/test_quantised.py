@@ -132,3 +132,10 @@ def test_a_position_table_of_whole_numbers_is_no_quantised_weight() -> None:
 def test_a_model_without_a_dtype_of_its_own_has_that_of_most_of_its_weights() -> None:
     model = torch.nn.Sequential(torch.nn.LayerNorm(4), torch.nn.Linear(64, 64).to(torch.bfloat16))
     assert used_models.weights(model) == "bfloat16"
+
+
+def test_a_model_that_is_quantised_in_place_is_told_anew() -> None:
+    model = Model(torch.nn.Linear(4, 4).to(torch.float16))
+    assert used_models.quantization(model) is None
+    model.layers[0].weight = torch.nn.Parameter(FP8, requires_grad=False)
+    assert used_models.quantization(model) == "float8_e4m3fn"
