@@ -19,10 +19,9 @@ HISTORY = {
     "outcome is unverified; samples and cpu tell what ran in unnamed stretches and how busy the machine was; "
     "the marks weights_read and messages, and the cpu_ns of children; an artifact may be overwritten and says "
     "how it was found; after_run tells of what the host does between two runs, and run_closed by how "
-
     "much the check of a run's files was held up by that: neither is in the run any more; calls of a node's "
     "class that took long are marked with the node; the loop's own time has parts; a profile's path is "
-    "relative to the ledger",
+    "relative to the ledger; mark interrupt_pressed tells code that raised the interrupt from a person",
 }
 
 ENDS: dict[str, str] = {
@@ -241,7 +240,8 @@ EVENTS: dict[str, dict[str, str]] = {
         "memory_clock_mhz": "clock of the memory",
     },
     "mark": {
-        "name": "cancel_requested, blocked, model_load, tiled_retry, cache_defeated, attention, compiled, "
+        "name": "cancel_requested (a person asked), interrupt_pressed (code of this process did), blocked, "
+        "model_load, tiled_retry, cache_defeated, attention, compiled, "
         "worker_restarted (the thread that executes prompts died and another took its place: "
         "{exception_type, at, message, restarts}), worker_died (the same, and none did; in a run: it was "
         "accepted after that), "
@@ -252,9 +252,12 @@ EVENTS: dict[str, dict[str, str]] = {
         "event `condition`), fault, child_failed, child_recovered, encoding, encoded, delivered, "
         "weights_read, left_over, messages, restart_begun (the process has started its successor), asked (a "
         "call that took long), is_changed_brought, left_on_loop, …",
-        "detail": "small object, depends on name; never prompt text unless asked for. child_failed: program "
-        "and the detail of the child's span. child_recovered: {pid, by_pid}, a later child made the same "
-        "output. encoding: {frames, fps} of an animated picture. encoded: {container, frames, bytes, streams "
+        "detail": "small object, depends on name; never prompt text unless asked for. interrupt_pressed: "
+        "{door}: visit (a node, on a thread or in a context of its visit), own_request (an HTTP request from "
+        "this process), server (the server's thread, outside of requests), thread (any other). child_failed: "
+        "program and the detail of the child's span. child_recovered: {pid, by_pid}, a later child really "
+        "made the same output (by_pid null: PyAV did, in this process). encoding: {frames, fps} of an "
+        "animated picture. encoded: {container, frames, bytes, streams "
         "(type, codec, packets, width, height, pixel_format, fps, sample_rate, channels), opened_mono_ns, "
         "packet_write_ns (sum over the packets, inside the part encode), whole (closed with no error)} of a "
         "container that PyAV wrote. delivered: {bytes, sha256, state, reason, remote (was it copied or "

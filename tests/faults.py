@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stagexec.record import guard, live, paths
+from stagexec.record import guard, interrupts, live, paths
 from stagexec.record.waiting import Waiting
 
 Faults = list[tuple[str, str]]
@@ -35,6 +35,7 @@ def fresh_recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(live, "run", None)
     monkeypatch.setattr(live, "running", {})
     monkeypatch.setattr(live, "_cancel_asked_ns", None)
+    monkeypatch.setattr(interrupts, "_by_code", None)
     monkeypatch.setattr(live, "journal", None)
     monkeypatch.setattr(paths, "used_folder", None)
     monkeypatch.setattr(live, "waiting", Waiting())

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from stagexec.delivery import pulse, saying
+from stagexec.delivery import pulse, recovery, saying
 from stagexec.delivery.asking import ask
 from stagexec.delivery.command import Command, read
 from stagexec.delivery.command import other as command_of_other
@@ -64,6 +64,12 @@ class Child:
         self.filed = False
         self.failure: children.ChildFailure | None = None
         self.waited = False
+        self.communicating = False
+        self.places = recovery.places_of(command, streams.get("cwd"))
+        self.missing: set[str] = set()
+        self.before: recovery.Look | None = None
+        if command.role == "encode" and any(other.places & self.places for other in self._others()):
+            self.before = recovery.look(self.places)
         self._lock = threading.RLock()
         self._popen: Any = lambda: None
         self._depth = NO_DEPTH
@@ -91,6 +97,7 @@ class Child:
         self.leave()
         self.exit_ns, self.exit_seen = self.run.clock(), "spawn"
         if self.command.role == "encode":
+            _of_run.setdefault(self.run, []).append(self)
             number = error.errno if isinstance(error, OSError) else None
             words = "it was not started" if number is None else os.strerror(number)
             self._failed("spawn", [f"{short_name(type(error))}: {words}"])
@@ -121,12 +128,18 @@ class Child:
         """Has it failed, or made good what failed before it?"""
         if exit_code != 0:
             self._failed(self.phase(), [])
-        elif self.command.target is not None:
-            for other in _of_run.get(self.run, ()):
-                same = other.visit == self.visit and other.command.target == self.command.target
-                if same and other is not self and other.failure is not None:
-                    other.failure.recovered = True
-                    self.run.mark("child_recovered", {"pid": other.pid, "by_pid": self.pid}, visit=self.visit)
+            return
+        asked = {place for other in self._others() for place in other.missing & self.places}
+        made_good(self.run, self.visit, recovery.written(asked, self.before), self.pid)
+
+    def _others(self) -> list[Child]:
+        """The encoders that were started before this one, in the same visit."""
+        return [one for one in _of_run.get(self.run, ()) if one is not self and one.visit == self.visit]
+
+    def judge_pipe(self, out: Any) -> None:
+        """It has exited, and gave the pack `out` through its pipe; True where the pack took it by itself."""
+        if self.exit_code == 0 and self.command.role == "encode" and recovery.PIPE in self.places and out:
+            made_good(self.run, self.visit, {recovery.PIPE}, self.pid)
 
     def looked(self, popen: Any) -> None:
         """The pack has waited or polled: when the process is over, so is its segment."""
@@ -135,6 +148,8 @@ class Child:
             return
         self.ended(code, "wait")
         self.waited = True
+        if not self.communicating:
+            self.judge_pipe(True)
         if self.run.on_main_lane():
             self.leave()
         if self.stderr.ended or popen.stderr is None:
@@ -189,6 +204,7 @@ class Child:
             stopped_by_node=self.stopped_by_node,
             stderr=lines or self.lines(),
         )  # fmt: skip
+        self.missing = set(self.places)
         children.add(self.run, self.failure)
 
     def detail(self) -> dict[str, Any]:
@@ -231,6 +247,23 @@ class Child:
         failure.stderr = self.lines() or failure.stderr
         failure.phase = self.phase()
         failure.disk_full = failure.disk_full or saying.is_disk_full(text)
+
+
+def made_good(run: Run, visit: int | None, made: set[str], by_pid: int | None) -> None:
+    """What was `made` now is missing no longer: a process that lacks nothing is made good for its visit."""
+    for one in _of_run.get(run, ()) if made else ():
+        if one.failure is None or one.visit != visit or not one.missing & made:
+            continue
+        one.missing -= made
+        if not one.missing:
+            one.failure.recovered = True
+            run.mark("child_recovered", {"pid": one.pid, "by_pid": by_pid}, visit=visit)
+
+
+def made_otherwise(run: Run, visit: int | None, target: Any) -> None:
+    """A file was written whole in this process: what an encoder failed to make of it is made good."""
+    if isinstance(target, (str, bytes, os.PathLike)) and _of_run.get(run):
+        made_good(run, visit, {recovery.place_of(os.fsdecode(target))}, None)
 
 
 def settle(run: Run) -> None:
@@ -292,6 +325,7 @@ def watched_communicate(_module: ModuleType, original: Any) -> Any:
             return original(self, *args, **kwargs)
         result: Any = (None, None)
         depth = programs().entered(child)
+        child.communicating = True
         try:
             result = original(self, *args, **kwargs)
             return result
@@ -328,7 +362,7 @@ POPEN = {
 TOLD_S = 1.0
 """How long somebody else who has reaped a process may take to say with which code it ended."""
 
-POSITIONS = {"args": 0, "executable": 2, "stdin": 3, "stdout": 4, "stderr": 5, "shell": 8}
+POSITIONS = {"args": 0, "executable": 2, "stdin": 3, "stdout": 4, "stderr": 5, "shell": 8, "cwd": 9}
 """Where `Popen` takes these when they are given by position (since Python 3.0)."""
 
 
@@ -395,6 +429,7 @@ def take_result(child: Child, result: tuple[Any, Any]) -> None:
         if data and not heard.tail and (heard is child.stderr or child.command.progress == "stdout"):
             heard.take(data)
     child.stderr.ended = True
+    child.judge_pipe(out)
 
 
 # --- the watcher ---

@@ -32,6 +32,8 @@ FLAGS = frozenset(
 """Options of ffmpeg without a value; whoever uses ffmpeg-python has them behind the output."""
 
 PIPES = re.compile(r"-|pipe:\d*")
+FILE_NAME = re.compile(r"\.[A-Za-z]\w{1,5}$")
+"""The value of an option that is not known here to have one can stand where an output does."""
 NULLS = frozenset(("/dev/null", "NUL", "nul"))
 PLAIN_TOKEN = re.compile(r"[A-Za-z0-9_.:,=+-]{1,64}")
 
@@ -52,6 +54,8 @@ class Command(NamedTuple):
     progress: str | None
     template: str
     words: tuple[str, ...]
+    targets: tuple[str, ...] = ()
+    """All outputs, `target` the last of them."""
 
 
 def read(args: Any, executable: Any = None, shell: bool = False) -> Command | None:
@@ -62,6 +66,7 @@ def read(args: Any, executable: Any = None, shell: bool = False) -> Command | No
     program = _stem(words[0] if shell or executable is None else os.fsdecode(executable))
     if not program.startswith(PROGRAMS):
         return None
+    outputs = _outputs(words, program)
     return Command(
         "ffmpeg" if program.startswith("ffmpeg") else "gifski",
         _role(words, program),
@@ -70,6 +75,7 @@ def read(args: Any, executable: Any = None, shell: bool = False) -> Command | No
         _progress(words),
         template_of(words),
         tuple(words),
+        tuple(one for one in outputs[:-1] if FILE_NAME.search(one)) + tuple(outputs[-1:]),
     )
 
 
@@ -107,15 +113,21 @@ def _value(words: Sequence[str], *options: str) -> str | None:
 
 
 def _target(words: Sequence[str], program: str) -> str | None:
+    return next(reversed(_outputs(words, program)), None)
+
+
+def _outputs(words: Sequence[str], program: str) -> list[str]:
     if program.startswith("gifski"):
-        return _value(words, "-o", "--output")
-    found, at = None, 1
+        named = _value(words, "-o", "--output")
+        return [] if named is None else [named]
+    found, at = [], 1
     while at < len(words):
         word = words[at]
         if word != "-" and word.startswith("-"):
             at += 1 if word in FLAGS else 2
             continue
-        found, at = word, at + 1
+        found.append(word)
+        at += 1
     return found
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import wrapt
 
+from stagexec.delivery import children
 from stagexec.delivery.asking import ask
 from stagexec.public import in_other_task
 from stagexec.record import live
@@ -143,6 +144,8 @@ def file(run: Run, target: Any, detail: dict[str, Any]) -> None:
     """File what was encoded as a mark of the visit. No name of the file: its artifact has that."""
     node_id, node_class = run.node or (None, None)
     detail = {**detail, "bytes": _size(target)}
+    if detail["bytes"] and detail.get("whole"):
+        children.made_otherwise(run, run.visit, target)
     run.mark("encoded", detail, visit=run.visit, node_id=node_id, node_class=node_class)
 
 

@@ -6,7 +6,8 @@ import errno
 import sys
 from typing import Any
 
-from stagexec.record import children, live, safe, words
+from stagexec.executor import memory_errors
+from stagexec.record import children, interrupts, live, safe, words
 from stagexec.record.guard import guarded
 from stagexec.record.run import Run
 from stagexec.stages import CAUSES
@@ -18,6 +19,10 @@ CHILD_EXPLAINS = ("node_exception", "encode_failed")
 
 MISSING = "stagexec_missing_class"
 """Set on the host's own error when it came from looking up a node's class."""
+
+
+TOLD = ("execution_error", "execution_interrupted")
+"""Messages that name the node of an error."""
 
 
 def class_of(api: Any, class_type: str) -> Any:
@@ -41,10 +46,12 @@ def cause_of(api: Any, error: BaseException, stage: str | None) -> str:
     named = getattr(error, "stagexec_cause", None)  # our own nodes know why they failed
     if named in CAUSES:
         return str(named)
-    if api.is_oom(error):
-        return "oom"
-    if isinstance(error, OSError) and error.errno in DISK_FULL:
-        return "disk_full"
+    host_class = safe.ask(None, lambda: api.model_management.OOM_EXCEPTION)
+    of_memory_or_disk = memory_errors.first_of(
+        error, ("oom", lambda one: memory_errors.is_oom(one, host_class)), ("disk_full", is_disk_full)
+    )
+    if of_memory_or_disk is not None:
+        return of_memory_or_disk
     name = type(error).__name__
     if name == "DependencyCycleError":
         return "cycle"
@@ -55,6 +62,11 @@ def cause_of(api: Any, error: BaseException, stage: str | None) -> str:
     if stage == "delivery_commit":
         return "delivery_failed"
     return "node_exception"
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Did the system say that there is no room for a file?"""
+    return isinstance(error, OSError) and error.errno in DISK_FULL
 
 
 def no_such_class(api: Any, error: BaseException) -> bool:
@@ -90,10 +102,9 @@ def failed(
         return
     stage = run.failing_stage(error) or stage
     cause = cause or safe.ask("node_exception", cause_of, api, error, stage)
+    who: str | None = None
     if cause == "interrupted_by_node":
-        live.interrupted(run)
-    if cause == "interrupted_by_node" and run.cancel_ns is not None:
-        cause = "user_cancel"
+        cause, who = interrupts.cause_of(run)
     child = children.of_visit(run, visit) if cause in CHILD_EXPLAINS else None
     if child is not None:
         cause, stage = child.cause, "encode_mux"
@@ -106,5 +117,24 @@ def failed(
         "node_class": node_class,
         "list_index": list_index,
         "exception_type": safe.ask(safe.kind_of(error), words.class_name, type(error)),
-        "message": live.message_of(error) or (child.text() if child is not None else None),
+        "message": live.message_of(error) or who or (child.text() if child is not None else None),
     }
+
+
+@guarded
+def name_as_told(run: Run, messages: Any) -> None:
+    """Name the error's node as `messages`, which the history holds, name it: (event, data) in order.
+
+    They name a node that the client knows: of one that grew, the one it grew from. Its visit and its class
+    stay those of where it happened.
+    """
+    if run.error is None:
+        return
+    for message in list(messages or ()):
+        if not isinstance(message, (tuple, list)) or len(message) != 2 or message[0] not in TOLD:
+            continue  # a pack's executor may keep what it likes
+        data = message[1] if isinstance(message[1], dict) else {}
+        if data.get("node_id") is not None:
+            run.error["node_id"] = str(data["node_id"])
+            if run.error["node_class"] is None and data.get("node_type") is not None:
+                run.error["node_class"] = str(data["node_type"])

@@ -74,7 +74,7 @@ def _expand(
         yield Step(given.execution_list.add_strong_link, child_id, socket, node_id)
     given.pending_subgraph_results[node_id] = waiting
     if run is not None:
-        _file_growth(api, run, node_id, children, output_ids, [child_id for child_id, _ in links])
+        file_growth(api, run, node_id, children, output_ids, [child_id for child_id, _ in links])
 
 
 def is_output(class_def: Any) -> bool:
@@ -83,9 +83,10 @@ def is_output(class_def: Any) -> bool:
 
 
 @guarded
-def _file_growth(
+def file_growth(
     api: Any, run: Run, parent: str, children: dict[str, Any], output_ids: list[str], results: list[str]
 ) -> None:
+    """A node expanded into `children` (id -> node): file them, their links, and whose outputs it takes."""
     is_link = api.execution.is_link
     live.journal_event(
         run,
@@ -95,7 +96,7 @@ def _file_growth(
         parent=parent,
         nodes=list(children),
         classes=[child["class_type"] for child in children.values()],
-        links=[[v[0] for v in child["inputs"].values() if is_link(v)] for child in children.values()],
+        links=[[v[0] for v in child.get("inputs", {}).values() if is_link(v)] for child in children.values()],
         output_nodes=output_ids,
         results=results,
     )

@@ -190,6 +190,7 @@ class VisitRecord:
     outputs: Any = None
     is_called = False
     """Does the node's function run now?"""
+    growth: Any = None
 
     def __init__(self, run: Run | None, node_id: str) -> None:
         self.run = run

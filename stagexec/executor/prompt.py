@@ -235,6 +235,7 @@ def finish_direct(executor: Any, run: Run | None, filed: bool = True) -> None:
     """Close a prompt that no task_done will close: it came through no queue of ours, or ended its worker."""
     if run is None:
         return
+    failure.name_as_told(run, getattr(executor, "status_messages", ()))
     history = (getattr(executor, "history_result", None) or {}) if filed else {}
     status = ("success" if executor.success else "error") if filed else None
     live.finish(run, executed_fields(run, status, history), history)

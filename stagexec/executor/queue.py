@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from stagexec.executor import asked, turn, until
+from stagexec.executor import asked, failure, turn, until
 from stagexec.executor.growth import is_output
 from stagexec.executor.prompt import executed_fields
 from stagexec.executor.steps import Frameless
@@ -22,6 +22,9 @@ validated: OrderedDict[str, Validation] = OrderedDict()
 MAX_VALIDATED = 1000
 WARMUP = "stagexec.warmup"
 """In a prompt's extra data: true for a run that only warms up. It is marked `warmup` in the journal."""
+
+by_code: Callable[[], bool] = lambda: False  # noqa: E731
+"""Is it certain that no person asks for what the caller does now? Set by host/hooks.py."""
 
 NO_STOP: dict[str, Any] = {}
 MAX_BRIEFS = 10_000
@@ -325,6 +328,7 @@ def done(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         return
     history = (args[1] if len(args) > 1 else kwargs.get("history_result")) or {}
     status = args[2] if len(args) > 2 else kwargs.get("status")
+    failure.name_as_told(run, getattr(status, "messages", ()))
     live.finish(run, executed_fields(run, getattr(status, "status_str", None), history), history)
     after.begins(run.run_id)
 
@@ -337,7 +341,8 @@ def forget_missing(queue: Any) -> None:
     with queue.mutex:
         running = getattr(queue, "currently_running", None)
         left = [*queue.queue, *(running.values() if isinstance(running, dict) else ())]
-    live.forget([(str(one[1]), one) for one in left if isinstance(one, (tuple, list)) and len(one) > 1])
+    known = [(str(one[1]), one) for one in left if isinstance(one, (tuple, list)) and len(one) > 1]
+    live.forget(known, by_code())
 
 
 class Validation:

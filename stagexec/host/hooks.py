@@ -29,6 +29,7 @@ from stagexec.host import (
     attention,
     conformance,
     devices,
+    doors,
     leftovers,
     node_pack,
     restart,
@@ -94,7 +95,7 @@ class Hooks:
     def install(self) -> None:
         """Before the host starts."""
         self.seams.install_hooks()
-        children.visit_here = executing_visit
+        children.visit_here, queue_view.by_code = executing_visit, doors.by_code
         watching.children = programs.living
         wrapt.register_post_import_hook(node_pack.register, "server")
 

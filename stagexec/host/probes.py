@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from stagexec.host import sockets, used_models, weight_files
-from stagexec.record import live, words
+from stagexec.host import doors, sockets, used_models, weight_files
+from stagexec.record import interrupts, live, words
 from stagexec.record.guard import guarded
 
 Before = Callable[[Any, dict[str, Any]], None]
@@ -36,9 +36,16 @@ class Probe:
 
 @guarded
 def cancel(_run: Any, arguments: dict[str, Any]) -> None:
-    """The interrupt flag is set (not cleared) by somebody, usually on the server's thread."""
+    """The interrupt flag is raised or lowered: by a person's request, or by code in this process."""
+    management = sys.modules.get("comfy.model_management")
+    if not arguments["value"] or not getattr(management, "interrupt_processing", True):
+        interrupts.lowered()
     if arguments["value"]:
-        live.cancel_requested()
+        by, door = doors.asked_by()
+        if by == doors.USER:
+            live.cancel_requested()
+        else:
+            interrupts.pressed_by_code(door)
 
 
 @guarded

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from stagexec.host import doors
 from stagexec.record import live, worker
 from stagexec.record.guard import guarded, note
 from stagexec.record.run import Run
@@ -35,6 +36,7 @@ def register(server: Any) -> None:
     global _feed
     from stagexec.web import setup
 
+    doors.watch(server.app)
     warn = functools.partial(log.warning, "stagexec: %s")
     site, feed = setup.make(ledger, journal_path, note, warn, told_to_listen, worker.state.describe)
     worker.state.listeners[:] = feed.worker_listeners

@@ -6,6 +6,8 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from stagexec.host import quantised
+from stagexec.record import safe
 from stagexec.record.words import hidden
 
 MOST = 1000
@@ -61,13 +63,10 @@ def _word(dtype: Any) -> str | None:
 
 
 def weights(model: Any) -> str | None:
-    """dtype of a model's weights: what it says itself, else that of its first parameter."""
+    """dtype of a model's weights: what it says itself, else that of most of them."""
     ask = getattr(model, "get_dtype", None)
-    if callable(ask):
-        return _word(ask())
-    parameters = getattr(model, "parameters", None)
-    first = next(iter(parameters()), None) if callable(parameters) else None
-    return _word(getattr(first, "dtype", None))
+    said = _word(ask()) if callable(ask) else None
+    return said if said is not None else _word(quantised.main_dtype(model))
 
 
 def compute(model: Any, patcher: Any) -> str | None:
@@ -80,13 +79,19 @@ def compute(model: Any, patcher: Any) -> str | None:
 
 
 def quantization(model: Any) -> str | None:
-    """Format of a model's quantised weights; None where they are plain."""
+    """Formats of a model's quantised weights; None where they are plain.
+
+    What the host read in the file comes first, then what the weights are, whichever library holds them.
+    """
     config = getattr(getattr(model, "model_config", None), "quant_config", None)
     if config:
         formats = {str(one.get("format")) for one in _dicts(config) if one.get("format") is not None}
-        return ", ".join(sorted(formats)) or "mixed precision"
+        return ", ".join(sorted(formats) or safe.ask([], quantised.formats, model)) or "mixed precision"
+    found: list[str] = safe.ask([], quantised.formats, model)  # layers and tensors of any pack's make
+    if found:
+        return ", ".join(found)
     dtype = weights(model)
-    return dtype if dtype is not None and "float8" in dtype else None
+    return dtype if dtype is not None and dtype.startswith(quantised.SMALL_FLOATS) else None
 
 
 def _dicts(value: Any) -> Iterable[dict[str, Any]]:

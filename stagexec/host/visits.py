@@ -8,13 +8,15 @@ import inspect
 import sys
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 from stagexec.executor import lane
+from stagexec.executor.growth import file_growth, is_output
 from stagexec.executor.steps import now
 from stagexec.record import live, safe
 from stagexec.record.guard import guarded
-from stagexec.record.run import VISIT
+from stagexec.record.run import VISIT, Run
 
 RECORD: ContextVar[lane.VisitRecord | None] = ContextVar("stagexec_record", default=None)
 """The record of the visit that the host makes now."""
@@ -104,7 +106,36 @@ def begin(api: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> lane.Visit
     record = lane.VisitRecord(run, node_id)
     record.begin(api, node_class, class_def, dynprompt.get_parent_node_id(node_id))
     record.executed_before = executed
+    expanding = args[8] if len(args) > 8 else kwargs["pending_subgraph_results"]
+    record.growth = Growth(dynprompt, expanding, len(getattr(dynprompt, "ephemeral_prompt", ())))
     return record
+
+
+class Growth(NamedTuple):
+    """What the host's graph held before a visit: its nodes that grew come last, in order of growth."""
+
+    dynprompt: Any
+    expanding: dict[str, Any]
+    before: int
+
+    def file(self, api: Any, run: Run, node_id: str) -> None:
+        """File what the visit expanded into, if it did."""
+        results = self.expanding.get(node_id)
+        nodes = getattr(self.dynprompt, "ephemeral_prompt", {})
+        if results is None or len(nodes) <= self.before:
+            return
+        grown = list(islice(reversed(nodes), len(nodes) - self.before))
+        children = {child: nodes[child] for child in reversed(grown)}
+        classes = api.nodes.NODE_CLASS_MAPPINGS
+        is_link = api.execution.is_link
+        file_growth(
+            api,
+            run,
+            node_id,
+            children,
+            [child for child, node in children.items() if is_output(classes.get(node["class_type"]))],
+            [value[0] for is_subgraph, given in results if is_subgraph for value in given if is_link(value)],
+        )
 
 
 @guarded
@@ -131,6 +162,8 @@ def ended(
             record.served(entry)
     elif name == "PENDING":
         record.kind = "pending"
+        if record.growth is not None:
+            record.growth.file(api, run, record.node_id)
     else:
         record.failed(api, result[2])
 

@@ -142,6 +142,7 @@ def node_lists(run: Run, visits: list[Visit], graph: Graph) -> dict[str, list[An
     expected = graph.ancestors(graph.selected)
     cached = dict.fromkeys(run.cached)
     executed = dict.fromkeys(v.node_id for v in visits if v.kind == "executed" and v.node_id is not None)
+    grew = {v.node_id: v.parent for v in visits if v.parent is not None}  # also where no growth was filed
     hits = dict.fromkeys(
         v.node_id for v in visits if v.kind == "cached" and v.node_id is not None and v.node_id not in cached
     )
@@ -153,7 +154,9 @@ def node_lists(run: Run, visits: list[Visit], graph: Graph) -> dict[str, list[An
         "executed_nodes": list(executed),
         "not_executed": [n for n in expected if n not in executed and n not in cached and n not in hits],
         "unexpected": [
-            {"node_id": n, "parent": graph.parent_of.get(n)} for n in executed if n not in expected
+            {"node_id": n, "parent": graph.parent_of.get(n, grew.get(n))}
+            for n in executed
+            if n not in expected
         ],
     }
 

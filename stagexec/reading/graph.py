@@ -15,6 +15,7 @@ class Graph:
         self.class_of: dict[str, str | None] = {}
         self.parent_of: dict[str, str] = {}
         self.children_of: dict[str, list[str]] = {}
+        self.results_of: dict[str, list[str]] = {}
         self.selected: list[str] = run.accepted.selected_outputs if run.accepted else []
         if run.accepted is not None:
             nodes = run.accepted.nodes
@@ -26,6 +27,7 @@ class Graph:
             self.inputs.update(zip(grown.nodes, grown.links, strict=False))
             if grown.parent is not None:
                 self.children_of.setdefault(grown.parent, []).extend(grown.nodes)
+                self.results_of.setdefault(grown.parent, []).extend(grown.results)
                 for node in grown.nodes:
                     self.parent_of.setdefault(node, grown.parent)
 
@@ -41,17 +43,24 @@ class Graph:
         return seen
 
     def needed(self, of: Iterable[str]) -> dict[str, None]:
-        """Like ancestors, where a node, what it grew from and what grew from it need one another."""
-        seen = dict.fromkeys(of)
-        waiting = list(seen)
+        """What had to be done so that the nodes `of` could give their outputs.
+
+        A node needs what it takes inputs from. One that grew out of another needs that to have been called,
+        and no more of it: not its brothers, and not what its parent gives in the end. One that expanded gives
+        what its results give, so who takes its output needs those of its children, and no others.
+        """
+        seen: dict[str, None] = {}
+        whole: set[str] = set()
+        waiting = [(node, True) for node in of]
         while waiting:
-            node = waiting.pop()
-            near = [*self.inputs.get(node, ()), *self.children_of.get(node, ())]
-            parent = self.parent_of.get(node)
-            if parent is not None:
-                near.append(parent)
-            for other in near:
-                if other not in seen:
-                    seen[other] = None
-                    waiting.append(other)
+            node, gives = waiting.pop()
+            if gives and node not in whole:
+                whole.add(node)
+                waiting += [(child, True) for child in self.results_of.get(node, ())]
+            if node in seen:
+                continue
+            seen[node] = None
+            waiting += [(other, True) for other in self.inputs.get(node, ())]
+            if node in self.parent_of:
+                waiting.append((self.parent_of[node], False))
         return seen

@@ -13,8 +13,8 @@ class ChildFailure:
     """One encoder process that failed. `stderr` holds the last lines it wrote, as far as they may be kept.
 
     `phase` is spawn (it never ran), open (its command, encoder or files were refused), encode (it died
-    in mid-work) or close (its input had ended already). `recovered`: a later process of the same visit
-    made the same output.
+    in mid-work) or close (its input had ended already). `recovered`: what it was
+    to write was really written later in the same visit.
     """
 
     program: str

@@ -318,12 +318,12 @@ def put_back(current: Run) -> None:
 
 
 @guarded
-def forget(left: Iterable[tuple[str, Any]]) -> None:
+def forget(left: Iterable[tuple[str, Any]], by_code: bool = False) -> None:
     """Prompts left the queue unexecuted: close every waiting run whose (prompt id, item) is not in `left`."""
+    ended = ("failed", "interrupted_by_node") if by_code else ("cancelled", "user_cancel")
     for one in waiting.take_missing(left):
-        one.cancel_ns = clock.now_ns()
-        one.started = True
-        close(one, "cancelled", "user_cancel", {"stage": "queue_wait"})
+        one.started, one.cancel_ns = True, None if by_code else clock.now_ns()
+        close(one, *ended, {"stage": "queue_wait"})
 
 
 @guarded

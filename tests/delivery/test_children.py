@@ -124,3 +124,115 @@ def test_a_process_that_asyncio_reaps_has_its_exit_code_too(
         one.join(10)
     children.settle(run)
     assert [span[6]["exit_code"] for span in run.pending_spans] == [3, 3, 3, 3]
+
+
+FAIL = 'touch "$3"; exit 1'
+
+
+def attempt(command: list[str], script: str = "", **more: Any) -> int:
+    """Run the stand-in for ffmpeg with another script."""
+    if script:
+        Path(command[0]).write_text(f"#!/bin/sh\n{script}\n")
+    return subprocess.run(command, input=b"frames", capture_output=True, check=False, **more).returncode
+
+
+def left(run: Run) -> children.children.ChildFailure | None:
+    return children.children.unanswered(run)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "good"),
+    [
+        (FAIL, 'echo data > "$3"', True),
+        (FAIL, "exit 0", False),
+        ("exit 1", "exit 0", False),
+        (FAIL, 'touch "$3"', False),
+        (FAIL, ': > "$3"', False),
+        ('echo half > "$3"; exit 1', "exit 0", False),
+        ('echo half > "$3"; kill -9 $$', "exit 0", False),
+        ('echo half > "$3"; kill -9 $$', 'echo whole data > "$3"', True),
+    ],
+)
+def test_a_failure_is_made_good_only_by_a_process_that_wrote_the_same_file(
+    run: Run, ffmpeg: Any, first: str, second: str, good: bool
+) -> None:
+    command = ffmpeg(first)
+    assert attempt(command) != 0
+    assert attempt(command, second) == 0
+    assert (left(run) is None) is good
+
+
+def test_a_process_that_looks_at_the_file_afterwards_makes_nothing_good(run: Run, ffmpeg: Any) -> None:
+    command = ffmpeg('echo half > "$3"; exit 1')
+    attempt(command)
+    program = Path(command[0]).with_name("ffprobe")
+    Path(command[0]).rename(program)
+    program.write_text("#!/bin/sh\nexit 0\n")
+    subprocess.run([str(program), command[-1]], check=True)
+    assert left(run) is not None
+
+
+def test_the_same_file_is_known_by_another_spelling_and_from_another_folder(
+    run: Run, ffmpeg: Any, tmp_path: Path
+) -> None:
+    command = ffmpeg(FAIL)
+    attempt(command)
+    command[-1] = "file:./out.mp4"
+    assert attempt(command, "echo data > out.mp4", cwd=tmp_path) == 0
+    assert left(run) is None
+
+
+def test_another_file_makes_nothing_good(run: Run, ffmpeg: Any, tmp_path: Path) -> None:
+    command = ffmpeg(FAIL)
+    attempt(command)
+    command[-1] = str(tmp_path / "other.mp4")
+    attempt(command, 'echo data > "$3"')
+    failure = left(run)
+    assert failure is not None
+    assert (failure.exit_code, failure.cause) == (1, "encode_failed")
+
+
+def test_of_two_outputs_both_have_to_be_made(run: Run, ffmpeg: Any, tmp_path: Path) -> None:
+    other = str(tmp_path / "other.webm")
+    command = ffmpeg("exit 1")
+    attempt([*command, other])
+    attempt(command, 'echo data > "$3"')
+    assert left(run) is not None
+    attempt([*command[:-1], other], 'echo data > "$3"')
+    assert left(run) is None
+
+
+@pytest.mark.parametrize(("script", "good"), [("echo frame", True), ("exit 0", False)])
+def test_a_pipe_is_made_good_by_what_comes_through_it(run: Run, ffmpeg: Any, script: str, good: bool) -> None:
+    command = [*ffmpeg("exit 1")[:-1], "-f", "webm", "pipe:1"]
+    attempt(command)
+    attempt(command, script)
+    assert (left(run) is None) is good
+
+
+def test_a_sequence_of_files_is_made_good_by_new_files(run: Run, ffmpeg: Any, tmp_path: Path) -> None:
+    (tmp_path / "old_001.png").write_bytes(b"old")
+    command = [*ffmpeg("exit 1")[:-1], str(tmp_path / "old_%03d.png")]
+    attempt(command)
+    attempt(command, "exit 0")
+    assert left(run) is not None
+    attempt(command, f"echo data > {tmp_path}/old_002.png")
+    assert left(run) is None
+
+
+def test_a_program_that_is_not_there_is_made_good_by_one_that_is(run: Run, ffmpeg: Any) -> None:
+    command = ffmpeg('echo data > "$3"')
+    with pytest.raises(FileNotFoundError):
+        subprocess.run(["ffmpeg-that-is-not-there", *command[1:]], check=False)
+    assert left(run) is not None
+    attempt(command)
+    assert left(run) is None
+
+
+def test_a_file_that_this_process_wrote_itself_makes_good(run: Run, ffmpeg: Any) -> None:
+    command = ffmpeg(FAIL)
+    attempt(command)
+    children.made_otherwise(run, 2, command[-1])
+    assert left(run) is not None
+    children.made_otherwise(run, 1, command[-1])
+    assert left(run) is None

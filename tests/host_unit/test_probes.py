@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from stagexec.host.tables import SeamRow
-from stagexec.record import guard, live
+from stagexec.record import guard, interrupts, live
 
 HOST = """
     flag = []
@@ -55,15 +55,18 @@ def test_only_setting_the_interrupt_flag_is_a_cancel(
     assert len(load(name).flag) == 1
 
 
-def test_a_cancel_counts_on_any_thread(host_module, load, seams, monkeypatch, run) -> None:
-    asked = []
+def test_an_interrupt_from_a_thread_outside_of_every_request_is_codes(
+    host_module, load, seams, monkeypatch, run
+) -> None:
+    asked, pressed = [], []
     monkeypatch.setattr(live, "cancel_requested", lambda: asked.append(1))
+    monkeypatch.setattr(interrupts, "pressed_by_code", pressed.append)
     name = host_module(HOST)
     seams(probing("interrupt", f"{name}:interrupt_current_processing", "cancel"))
     thread = threading.Thread(target=load(name).interrupt_current_processing)
     thread.start()
     thread.join()
-    assert asked == [1]
+    assert (asked, pressed) == ([], ["thread"])
 
 
 def test_a_saver_s_folder_and_prefix_reach_the_run(host_module, load, seams, run) -> None:

@@ -78,6 +78,68 @@ def test_an_artifact_of_an_expansion_child_redeems_its_parent_and_what_that_took
     assert wasted(journal, tmp_path) == 5
 
 
+def looped(journal: FakeJournal, *turns: int, saves: bool = True) -> FakeRun:
+    """Node 2 is a loop: each turn i grows into a body b<i>, a saver s<i>, and the next turn l<i>."""
+    graph: dict[str, Any] = {"1": ("A", []), "2": ("Loop", ["1"]), "3": ("SaveImage", ["2"])}
+    run = FakeRun(journal, "eeee", graph).spend(MS).start().visit(1, "1", "A", [("node_other", 1)])
+    parent, taken, visit = "2", "1", 1
+    for i, spent in enumerate(turns):
+        run.visit(visit + 1, parent, "Loop", [("node_other", 10)], kind="pending")
+        grown: dict[str, Any] = {f"b{i}": ("Body", [taken]), f"l{i}": ("Loop", [f"b{i}"])}
+        if saves:
+            grown[f"s{i}"] = ("SaveImage", [f"b{i}"])
+        run.grow(parent, grown, results=(f"l{i}",))
+        run.visit(visit + 2, f"b{i}", "Body", [("sampling", spent)], parent=parent)
+        visit += 2
+        if saves and i < len(turns) - 1:
+            run.visit(visit + 1, f"s{i}", "SaveImage", [("native_materialize", 5)], parent=parent).artifact(
+                f"s{i}"
+            )
+            visit += 1
+        parent, taken = f"l{i}", f"b{i}"
+    return run
+
+
+def test_a_loop_that_saved_each_turn_wastes_the_turn_that_failed_and_no_other(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    looped(journal, 100, 200, 400).execute(host_status="error").close("partial", "node_exception")
+    assert wasted(journal, tmp_path) == 10 + 400
+
+
+def test_a_loop_that_saved_nothing_wastes_all_its_turns(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    looped(journal, 100, 200, saves=False).execute(host_status="error").close("failed", "node_exception")
+    assert wasted(journal, tmp_path) == 1 + 10 + 100 + 10 + 200
+
+
+def test_who_takes_what_a_loop_gives_needs_every_turn_of_it(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    looped(journal, 100, 200, saves=False).artifact("3").execute().close()
+    assert wasted(journal, tmp_path) == 0
+
+
+def test_a_brother_that_nothing_delivered_came_of_is_wasted(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    run = FakeRun(journal, "eeee", {"1": ("A", []), "2": ("B", ["1"]), "3": ("SaveImage", ["2"])})
+    run.spend(MS).start().visit(1, "2", "B", [("node_other", 10)], kind="pending")
+    run.grow("2", {"x": ("C", []), "y": ("D", [])}, results=("x",))
+    run.visit(2, "x", "C", [("sampling", 100)], parent="2")
+    run.visit(3, "y", "D", [("sampling", 400)], parent="2")
+    run.visit(4, "2", "B", [("node_other", 1)]).artifact("3").execute().close()
+    assert wasted(journal, tmp_path) == 400
+
+
+def test_a_node_that_gives_one_from_outside_of_its_expansion_needs_that(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    graph: dict[str, Any] = {"1": ("A", []), "2": ("B", []), "3": ("SaveImage", ["2"])}
+    run = FakeRun(journal, "eeee", graph).spend(MS).start()
+    run.visit(1, "2", "B", [("node_other", 10)], kind="pending")
+    run.grow("2", {"x": ("C", [])}, results=("1",))
+    run.visit(2, "1", "A", [("sampling", 100)]).visit(3, "x", "C", [("sampling", 400)], parent="2")
+    run.visit(4, "2", "B", [("node_other", 1)]).artifact("3").execute().close()
+    assert wasted(journal, tmp_path) == 400
+
+
 def test_everything_after_a_cancel_is_wasted_from_the_middle_of_a_segment_on(tmp_path: Path) -> None:
     journal = FakeJournal().head()
     run = FakeRun(journal, "aaaa", FORK, selected_outputs=["2", "4"]).spend(MS).start()
