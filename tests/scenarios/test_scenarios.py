@@ -1,0 +1,155 @@
+"""Every millisecond of the labelled scenarios is where it belongs, in our loop and in ComfyUI's own."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stagexec.stages import STAGES
+from tests.host.witness import MS, Seen, Witness
+from tests.scenarios import graphs
+from tests.scenarios.table import SCENARIOS, WAITS_FOR, Scenario, spans
+
+SLACK_MS, SLACK_SHARE = 40, 0.10
+"""What a run takes by itself, on a busy machine too; the smallest label is three times as much."""
+
+TRIES = 3
+"""A millisecond in the wrong place is there each time; what another program took is not."""
+
+LOST_MS = 2
+"""Clocks of sleeps and of ledgers differ by less."""
+
+_labels = itertools.count(1_000, 10)
+
+
+def in_list(chosen: list[Scenario]) -> list[object]:
+    """Parameters of a test, those that wait for something marked."""
+    return [
+        pytest.param(
+            one,
+            id=one.name,
+            marks=[pytest.mark.xfail(reason=f"waits for {WAITS_FOR[one.name]}", strict=False)]
+            if one.name in WAITS_FOR
+            else [],
+        )
+        for one in chosen
+    ]
+
+
+@pytest.fixture(scope="session")
+def warm(witness: Witness, checkpoint: Path) -> Iterator[Witness]:
+    """The shared server, with the shared model read and a second checkpoint beside the first."""
+    return warmed(witness, checkpoint)
+
+
+@pytest.fixture(scope="session")
+def host_warm(host_witness: Witness, checkpoint: Path) -> Iterator[Witness]:
+    """The same in the host's own loop."""
+    return warmed(host_witness, checkpoint)
+
+
+def warmed(one: Witness, checkpoint: Path) -> Witness:
+    """Read what all scenarios share, and import what their nodes import."""
+    other = one.server.base / "models" / "checkpoints" / "other-tiny.safetensors"
+    other.parent.mkdir(exist_ok=True)  # the host made none: its checkpoints are elsewhere
+    shutil.copyfile(checkpoint, other)
+    label = next(_labels)
+    one.run(graphs.txt2img(label))
+    for library in ("requests", "httpx", "urllib3", "urllib"):
+        one.run(graphs.asks(label, library, 0, 0))
+    one.run(graphs.asks_later(label, 0))
+    for kind in ("ScnTorchLoad", "ScnComponent", "ScnDownload"):
+        one.run(graphs.loads(label, kind, 0, 0))
+    for kind in ("ScnCombine", "ScnWriteVideo"):
+        one.run(graphs.video(label, kind, 0))
+    return one
+
+
+def played(one: Witness, scenario: Scenario) -> Seen:
+    """The last run of a scenario, played with labels of its own."""
+    made = scenario.prompts(next(_labels))
+    prompts = made if isinstance(made, list) else [made]
+    if scenario.play is not None:
+        return scenario.play(one, prompts)
+    return [one.run(prompt) for prompt in prompts][-1]
+
+
+def spent(seen: Seen, node_id: str | None = None) -> dict[str, float]:
+    """Milliseconds per `stage` and per `stage/part`, of the whole run or of the visits of one node."""
+    visits = {visit["visit"] for visit in seen.ledger["visits"] if visit["node_id"] == node_id}
+    found: dict[str, float] = defaultdict(float)
+    for one in seen.ledger["segments"]:
+        if node_id is None or one["visit"] in visits:
+            found[one["stage"]] += (one["end_ns"] - one["start_ns"]) / MS
+            found[f"{one['stage']}/{one['part']}"] += (one["end_ns"] - one["start_ns"]) / MS
+    return found
+
+
+def groups(labels: dict[str, int]) -> list[tuple[set[str], int]]:
+    """Stages that share a label, each with the sum of what belongs there; all stages are in one of them."""
+    found: list[tuple[set[str], int]] = [({stage}, 0) for stage in STAGES]
+    for key, ms in labels.items():
+        names = {one.partition("/")[0] for one in key.split("|")}
+        meet = [one for one in found if one[0] & names]
+        found = [one for one in found if not one[0] & names]
+        found.append((set().union(*(one[0] for one in meet)), sum(one[1] for one in meet) + ms))
+    return found
+
+
+def misplaced(seen: Seen, scenario: Scenario) -> list[str]:
+    """What is not where it belongs, in words."""
+    found = [
+        *off(spent(seen), scenario.labels, scenario.real, "the run"),
+        *(
+            problem
+            for node, labels in scenario.nodes.items()
+            for problem in off(spent(seen, node), labels, scenario.real, f"node {node}")
+        ),
+    ]
+    return [*found, *(f"no span {lane}" for lane in scenario.beside if not spans(seen, lane))]
+
+
+def off(took: dict[str, float], labels: dict[str, int], real: tuple[str, ...], of: str) -> list[str]:
+    """Stages and parts with less than belongs there, or with more."""
+    problems = []
+    parts = {key: ({key}, ms) for key, ms in labels.items() if "/" in key and "|" not in key}
+    for names, ms in [*groups(labels), *parts.values()]:
+        there = sum(took.get(name, 0.0) for name in names)
+        most = ms + max(SLACK_MS, SLACK_SHARE * ms)
+        is_real = any(name.partition("/")[0] in real for name in names)
+        if there < ms * 0.99 - LOST_MS or (there > most and not is_real):
+            problems.append(f"{of}: {ms} ms belong to {'|'.join(sorted(names))}, {there:.0f} ms are there")
+    return problems
+
+
+def holds(one: Witness, scenario: Scenario) -> None:
+    """The scenario's time is where it belongs, in one try of a few; what is not a time holds each time."""
+    told: list[str] = []
+    for _ in range(TRIES):
+        seen = played(one, scenario)
+        assert seen.ended == scenario.ended
+        scenario.check(seen)
+        told = misplaced(seen, scenario)
+        if not told:
+            return
+    pytest.fail(f"{scenario.name}: {'; '.join(told)}", pytrace=False)
+
+
+@pytest.mark.parametrize("scenario", in_list(SCENARIOS))
+def test_every_millisecond_of_a_scenario_is_where_it_belongs(warm: Witness, scenario: Scenario) -> None:
+    holds(warm, scenario)
+
+
+@pytest.mark.parametrize("scenario", in_list([one for one in SCENARIOS if one.on_host]))
+def test_the_same_holds_in_the_hosts_own_loop(host_warm: Witness, scenario: Scenario) -> None:
+    holds(host_warm, scenario)
+
+
+def test_there_are_at_least_forty_scenarios_and_none_has_the_name_of_another() -> None:
+    assert len({one.name for one in SCENARIOS}) == len(SCENARIOS) >= 40
+    assert WAITS_FOR.keys() <= {one.name for one in SCENARIOS}
