@@ -289,6 +289,18 @@ EVENTS: dict[str, dict[str, str]] = {
         "count": "how many events could not be written since the last that could",
         "reason": "the operating system's error, as text",
     },
+    "outside_span": {
+        "start_wall_ns": "when the work began, nanoseconds since 1970 UTC. Work of another program for a "
+        "run, as `stagexec span` timed it: one line in a file of its own, beside the journals, "
+        "`<ledger>/spans/YYYY-MM-DD/<host>-<pid>-<start>.jsonl`. ts_mono_ns is of the process that timed it; "
+        "a reader places it on the run's own clock by the wall anchors of the run's journal. It is in no "
+        "segment and no sum of the run",
+        "length_ns": "how long it took, on the monotonic clock of the process that timed it",
+        "part": "the part of stage_id, or null",
+        "program": "the file name of the program, without its folder. No argument is kept",
+        "exit_code": "its exit code; of one that a signal ended the negative number",
+        "hostname": "the machine that it ran on",
+    },
     "process_end": {
         "reason": "exit, restart, signal SIGINT or exception: see ENDS in format.py. Of a process that a "
         "signal ended at once there is no process_end: a file beside the journal, with the signal's name as "

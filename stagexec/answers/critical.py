@@ -145,7 +145,7 @@ class _Plan:
         for unit in self.length:
             node, late = unit
             if late:
-                kept = results.get(node) or self.graph.children_of.get(node, ())
+                kept = results.get(node) or self.graph.children_of.get(node, [])
                 waits = [(node, False), *(last[one] for one in kept if one in last)]
             else:
                 waits = [last[one] for one in self.graph.inputs.get(node, ()) if one in last]
@@ -313,7 +313,7 @@ def _notes(run: Run, gain: int) -> list[str]:
     if run.outcome is None or run.outcome in ("lost", "failed", "cancelled"):
         found.append("the run did not come to its end: the path is of what was executed")
     if run.device is not None:
-        found.append("nodes that share one device do not overlap on it: the gain is what the host could bring")
+        found.append("nodes that share one device do not overlap on it: that much is for the host alone")
     if gain > 0:
         found.append(f"independent branches at the same time would bring {human(gain)} at most")
     return found

@@ -30,6 +30,7 @@ def factor(text: str) -> tuple[str, float]:
 @click.command("plan")
 @click.argument("run")
 @common.ledger_option
+@common.stages_option
 @common.json_option
 @click.option("--speedup", metavar="STAGE=K", multiple=True, help="What if STAGE were K times as fast.")
 @click.option("--condition", is_flag=True, help="P50 over all good runs that did the same as RUN.")

@@ -328,6 +328,17 @@ class LostEvents(Event, tag="lost_events"):
     reason: str | None = None
 
 
+class OutsideSpan(Event, tag="outside_span"):
+    """Work of another program for a run; `stage_id` is its stage."""
+
+    start_wall_ns: Wall = 0
+    length_ns: Mono = 0
+    part: str | None = None
+    program: str | None = None
+    exit_code: Whole | None = None
+    hostname: str | None = None
+
+
 class ProcessEnd(Event, tag="process_end"):
     """The process ended and could still say why."""
 
@@ -359,6 +370,7 @@ AnyEvent = (
     | Identity
     | Condition
     | LostEvents
+    | OutsideSpan
     | ProcessEnd
 )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from stagexec.reading import derive, device, events
+from stagexec.reading import derive, device, events, outside
 from stagexec.reading.graph import Graph
 from stagexec.reading.runs import Run, Visit
 
@@ -95,6 +95,7 @@ def detail(run: Run) -> dict[str, Any]:
     visits, graph = run.visits(), Graph(run)
     times = derive.visit_times(run)
     found_spans = derive.spans(run)
+    from_outside = outside.spans(run)
     on_device = device.times(run)
     return {
         **_summary(run, visits, graph, on_device),
@@ -120,7 +121,7 @@ def detail(run: Run) -> dict[str, Any]:
         "device_unknown": on_device.unknown,
         "device_unseen": run.started.unseen if run.started else [],
         "visits": [_visit(v, times.get(v.visit), on_device.visits.get(v.visit)) for v in visits],
-        "spans": found_spans,
+        "spans": sorted([*found_spans, *from_outside], key=outside.begin) if from_outside else found_spans,
         "device_spans": device.streams(run),
         "concurrency": derive.concurrency(found_spans),
         **derive.node_lists(run, visits, graph),

@@ -28,6 +28,8 @@ def journal_with_every_event() -> FakeJournal:
     journal.heartbeat(run, other)
     journal.add("mark", other, name="blocked", detail={"node": "2"})
     journal.add("lost_events", count=3, reason="No space left on device")
+    outside = {"start_wall_ns": 5, "length_ns": 7, "part": None, "program": "ffmpeg", "exit_code": 0}
+    journal.add("outside_span", other, **outside, hostname="elsewhere")
     journal.end()
     return journal
 

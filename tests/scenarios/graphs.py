@@ -185,7 +185,7 @@ def decode_in_saver(label: int, ms: int) -> Prompt:
 def websocket(label: int, ms: int) -> Prompt:
     """The picture is sent to the client, and is in no file and no history entry."""
     prompt = {"pic": node("ScnPicture", label=label, batch=1), "1": work("pic", ms)}
-    return {**prompt, "send": node("SaveImageWebsocket", images=["1", 0])}
+    return {**prompt, "send": node("ScnSend", images=["1", 0])}
 
 
 def loads(label: int, kind: str, ms: int, use_ms: int) -> Prompt:

@@ -92,6 +92,19 @@ def write_video(self, images, frame_rate, filename_prefix, frame_ms):
     return {"ui": {"gifs": [entry]}}
 
 
+def send(self, images):
+    """Sends the picture to the client through the progress bar, and nothing else."""
+    import comfy.utils
+    import numpy
+    from PIL import Image
+
+    bar = comfy.utils.ProgressBar(len(images))
+    for at, image in enumerate(images):
+        pixels = Image.fromarray((image.numpy() * 255).astype(numpy.uint8))
+        bar.update_absolute(at, len(images), ("PNG", pixels, None))
+    return {}
+
+
 def decode_and_save(self, samples, vae, filename_prefix, ms):
     """A saver that decodes first: the decode is none of its own work."""
     return save(self, vae.decode(samples["samples"]), filename_prefix, ms)
@@ -104,6 +117,7 @@ NODES = {
         "ScnSave", required(images="IMAGE", filename_prefix=PREFIX, ms=MS), (), save, OUTPUT_NODE=True
     ),
     "ScnCombine": node("ScnCombine", MOVES, (), combine, OUTPUT_NODE=True),
+    "ScnSend": node("ScnSend", required(images="IMAGE"), (), send, OUTPUT_NODE=True),
     "ScnWriteVideo": node("ScnWriteVideo", MOVES, (), write_video, OUTPUT_NODE=True),
     "ScnDecodeSave": node(
         "ScnDecodeSave",
