@@ -243,6 +243,8 @@ EVENTS: dict[str, dict[str, str]] = {
         "state": "verified, unverified, missing, corrupt or nonfinite",
         "reason": "why it is not verified; null when it is",
         "media": "image, video, audio, other, or profile: written by stagexec itself",
+        "frames": "pictures that the file holds: of an image its frames, of a video the packets of its first "
+        "picture stream; null where that is not known, and in older journals",
         "orphan": "true when no history entry names the file: left over by a visit that failed",
         "cached": "true when the file comes from an earlier run of this process",
         "ready_mono_ns": "when the node that promised it had finished, or its cache hit was announced",

@@ -17,6 +17,7 @@ from typing import Any
 
 from stagexec.delivery import artifacts, children
 from stagexec.delivery.hands import Hands, Job, Steps, Task
+from stagexec.delivery.media import frames_of
 from stagexec.delivery.outcome import Delivered, decide
 from stagexec.delivery.verify import Check, Verifier, media_of
 from stagexec.record import clock, live
@@ -194,11 +195,12 @@ class Closer:
         bad: dict[str, str],
     ) -> dict[str, Any]:
         """The `artifact` event of one file: `found` on the disk, or of the state that is `told` unlooked."""
-        row: dict[str, Any] = {"bytes": None, "sha256": None, "media": "other"}
+        row: dict[str, Any] = {"bytes": None, "sha256": None, "media": "other", "frames": None}
         state, reason = told
         if found is not None:
             state, reason = found.state, found.reason
             row.update(bytes=found.bytes, sha256=found.sha256, media=found.media)
+            row["frames"] = frames_of(found.media, found.facts)
         if state == "verified" and node_id in bad:
             state, reason = "nonfinite", "the tensor it was made from has NaN or infinite values"
         first_bad = bad.get(node_id or "") if state == "nonfinite" else None

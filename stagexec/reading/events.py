@@ -273,6 +273,7 @@ class Artifact(Event, tag="artifact"):
     state: str = "unverified"
     reason: str | None = None
     media: str | None = None
+    frames: Whole | None = None
     orphan: bool = False
     cached: bool = False
     ready_mono_ns: Mono | None = None

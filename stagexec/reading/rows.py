@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from stagexec.reading import derive, device, events, outside
+from stagexec.reading import derive, device, events, outside, shares
 from stagexec.reading.graph import Graph
 from stagexec.reading.runs import Run, Visit
 
@@ -79,6 +79,7 @@ def _summary(run: Run, visits: list[Visit], graph: Graph, on_device: device.Devi
         "cancel_latency_ns": _latency(cancel, stopped),
         "host_version": process.host.host_version if process.host else None,
         "warmup": run.warmup,
+        **shares.of(derive.stage_times(run), run.segments.total_ns(), shares.pictures(run.artifacts)),
     }
 
 
@@ -171,6 +172,7 @@ def _artifact(artifact: events.Artifact, accepted_ns: int) -> dict[str, Any]:
         "ready_ns": None if ready is None else ready - accepted_ns,
         "reason": artifact.reason,
         "media": artifact.media,
+        "frames": artifact.frames,
         "orphan": artifact.orphan,
         "cached": artifact.cached,
         "node_id": artifact.node_id,

@@ -7,10 +7,11 @@ of unknown length is done, such as that of an encoder.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tests.host.graphs import Prompt, node
+from tests.host.graphs import TINY_CHECKPOINT, Prompt, node
 from tests.host.witness import Seen, Witness
 from tests.scenarios import graphs
 from tests.scenarios.pack.models import DECODE, ENCODE, STEP, TOKENIZE, VAE_ENCODE
@@ -123,6 +124,25 @@ def behind_another(witness: Witness, prompts: list[Prompt]) -> Seen:
     return [witness.wait(prompt_id) for prompt_id in ids][-1]
 
 
+def of_a_new_file(witness: Witness, prompts: list[Prompt]) -> Seen:
+    """The last one's checkpoint is one that this process has never seen."""
+    name = prompts[-1]["load"]["inputs"]["ckpt_name"]
+    witness.run(prompts[0])
+    another_checkpoint(witness, name)
+    return witness.run(prompts[-1])
+
+
+def another_checkpoint(witness: Witness, name: str) -> None:
+    """The tiny checkpoint under another name, and with other weights at its end."""
+    launch = witness.server.launch
+    assert launch.checkpoints is not None
+    content = bytearray((launch.checkpoints / TINY_CHECKPOINT).read_bytes())
+    content[-64:] = hashlib.sha512(name.encode()).digest()
+    path = witness.server.base / "models" / "checkpoints" / name
+    path.parent.mkdir(exist_ok=True)  # the host made none: its checkpoints are elsewhere
+    path.write_bytes(bytes(content))
+
+
 def reseeded(label: int) -> list[Prompt]:
     """The same twice, the second time with another seed."""
     return [graphs.txt2img(label, seed=1), graphs.txt2img(label, seed=2)]
@@ -152,7 +172,7 @@ DRAWING = [
         lambda n: graphs.from_picture(n, "VAEEncodeForInpaint"),
         {**TXT2IMG, "conditioning/vae_encode": VAE_ENCODE},
     ),
-    Scenario("tiled_decode", graphs.tiled, {**DRAWN, "vae_decode/tiled": DECODE}),
+    Scenario("tiled_decode", graphs.tiled, {**DRAWN, "vae_decode/tiled": 3 * DECODE}),
     Scenario(
         "same_again",
         lambda n: [graphs.txt2img(n), graphs.txt2img(n)],
@@ -176,7 +196,14 @@ DRAWING = [
         },
         on_host=True,
         named=True,
-        nodes={"sample": {"sampling": 2 * STEP, "vae_decode": DECODE, OWN: 320}},
+        nodes={
+            "sample": {
+                "conditioning": VAE_ENCODE,
+                "sampling": 2 * STEP,
+                "vae_decode": DECODE,
+                OWN: 320,
+            }
+        },
     ),
     Scenario(
         "detailer_that_is_an_output",
@@ -303,6 +330,7 @@ LIBRARIES = [
         "remote_beside_local_work",
         lambda n: graphs.asks_later(n, 330, beside_ms=180),
         {OWN: 180, "external_wait": 150},
+        real=("external_wait",),  # the host may begin with either
     ),
     Scenario(
         "tool_as_a_process",
@@ -417,8 +445,9 @@ PLAIN = [
     ),
     Scenario(
         "first_of_a_model_in_a_warm_process",
-        lambda n: [graphs.shown(n, graphs.work("pic", 0)), graphs.checkpoint(n)],
+        lambda n: [graphs.shown(n, graphs.work("pic", 0)), graphs.checkpoint(n, f"tiny-{n}.safetensors")],
         {},
+        play=of_a_new_file,
         real=("model_load_residency", "conditioning"),
         check=startup("model_cold_process_warm"),
     ),
@@ -450,5 +479,40 @@ PLAIN = [
 
 SCENARIOS = [*DRAWING, *WRITING, *LIBRARIES, *LOOP, *PLAIN]
 
-WAITS_FOR: dict[str, str] = {}
+WAITS_FOR: dict[str, str] = {
+    **dict.fromkeys(
+        (
+            "detailer",
+            "detailer_that_is_an_output",
+            "sampler_that_decodes",
+            "text_node_of_a_pack",
+            "control_net",
+            "background_removal_with_a_picture_to_show",
+            "wan_video_wrapper",
+            "pipe_of_everything",
+        ),
+        "classes",
+    ),
+    **dict.fromkeys(("saver_by_websocket",), "delivered"),
+    **dict.fromkeys(
+        (
+            "pickled_checkpoint",
+            "diffusers_pipeline",
+            "diffusers_node_with_work_of_its_own",
+            "diffusers_component",
+            "hub_download",
+            "remote_by_requests",
+            "remote_by_httpx",
+            "remote_by_urllib3",
+            "remote_by_urllib",
+            "tool_as_a_process",
+        ),
+        "unseen",
+    ),
+    **dict.fromkeys(
+        ("first_of_a_model_in_a_warm_process", "the_same_model_kept", "model_switch", "all_cached"),
+        "verdicts",
+    ),
+    **dict.fromkeys(("loop",), "causes"),
+}
 """Scenario -> the work that it waits for."""

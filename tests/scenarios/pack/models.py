@@ -142,8 +142,11 @@ class ScnUpload:
         class Patcher(comfy.model_patcher.ModelPatcher):
             """Slow on its way to the device."""
 
+            there = False
+
             def model_patches_to(self, device):
-                if isinstance(device, torch.device):  # it is asked for dtypes too
+                if device == self.load_device and not self.there:  # once; dtypes come here too
+                    self.there = True
                     work(upload_ms)
                 return super().model_patches_to(device)
 
