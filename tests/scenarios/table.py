@@ -479,6 +479,9 @@ PLAIN = [
 
 SCENARIOS = [*DRAWING, *WRITING, *LIBRARIES, *LOOP, *PLAIN]
 
+HOST_WAITS_FOR = {"async_nodes": "spans of async tasks in the host's own loop"}
+"""The same of what is played in ComfyUI's own loop."""
+
 WAITS_FOR: dict[str, str] = {
     **dict.fromkeys(
         (
