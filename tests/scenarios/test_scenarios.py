@@ -103,35 +103,31 @@ def groups(labels: dict[str, int]) -> list[tuple[set[str], int]]:
     return found
 
 
-def misplaced(seen: Seen, scenario: Scenario) -> list[str]:
-    """What is not where it belongs, in words."""
-    found = [
-        *off(spent(seen), scenario.labels, scenario.real, "the run"),
-        *(
-            problem
-            for of, labels in scenario.nodes.items()
-            for problem in off(spent(seen, of), labels, scenario.real, f"node {of}")
-        ),
-    ]
-    return [*found, *(f"no span {lane}" for lane in scenario.beside if not spans(seen, lane))]
+def misplaced(seen: Seen, scenario: Scenario) -> dict[str, str]:
+    """What is not where it belongs: of what and where, and how much, in words."""
+    found = off(spent(seen), scenario.labels, scenario.real, "the run")
+    for of, labels in scenario.nodes.items():
+        found |= off(spent(seen, of), labels, scenario.real, f"node {of}")
+    lacking = {f"no span {lane}": "there" for lane in scenario.beside if not spans(seen, lane)}
+    return found | lacking
 
 
-def off(took: dict[str, float], labels: dict[str, int], real: tuple[str, ...], of: str) -> list[str]:
+def off(took: dict[str, float], labels: dict[str, int], real: tuple[str, ...], of: str) -> dict[str, str]:
     """Stages and parts with less than belongs there, or with more."""
-    problems = []
+    problems = {}
     parts = {key: ({key}, ms) for key, ms in labels.items() if "/" in key and "|" not in key}
     for names, ms in [*groups(labels), *parts.values()]:
         there = sum(took.get(name, 0.0) for name in names)
         most = ms + max(SLACK_MS, SLACK_SHARE * ms)
         is_real = any(name.partition("/")[0] in real for name in names)
         if there < ms * 0.99 - LOST_MS or (there > most and not is_real):
-            problems.append(f"{of}: {ms} ms belong to {'|'.join(sorted(names))}, {there:.0f} ms are there")
+            problems[f"{of}: {'|'.join(sorted(names))}"] = f"{ms} ms belong there, {there:.0f} ms are"
     return problems
 
 
 def holds(one: Witness, scenario: Scenario) -> None:
-    """The scenario's time is where it belongs, in one try of a few; what is not a time holds each time."""
-    told: list[str] = []
+    """Each millisecond is where it belongs in one try of a few; what is not a time holds in each of them."""
+    left: dict[str, str] | None = None
     for _ in range(TRIES):
         seen = played(one, scenario)
         outcome, cause = seen.ended
@@ -139,9 +135,11 @@ def holds(one: Witness, scenario: Scenario) -> None:
         scenario.check(seen)
         SEEN[scenario.name] = seen
         told = misplaced(seen, scenario)
-        if not told:
+        left = told if left is None else {key: told[key] for key in told if key in left}
+        if not left:
             return
-    pytest.fail(f"{scenario.name}: {'; '.join(told)}", pytrace=False)
+    assert left is not None
+    pytest.fail("; ".join(f"{key}: {what}" for key, what in left.items()), pytrace=False)
 
 
 @pytest.mark.parametrize("scenario", in_list(SCENARIOS, WAITS_FOR))
