@@ -105,6 +105,17 @@ def startup(name: str) -> Callable[[Seen], None]:
     return check
 
 
+def pictures(count: int) -> Callable[[Seen], None]:
+    """A check of how many pictures the run made and delivered."""
+
+    def check(seen: Seen) -> None:
+        assert seen.ledger["pictures"] == count
+        rate = count * 1e9 / seen.ledger["total_ns"] if count else None
+        assert seen.ledger["pictures_per_s"] == rate
+
+    return check
+
+
 def cancelled(seen: Seen) -> None:
     """A check that the cancel took effect soon."""
     assert seen.ledger["cancel_latency_ns"] < 200_000_000
@@ -158,7 +169,13 @@ OWN = "node_other"
 
 DRAWING = [
     Scenario(
-        "txt2img", graphs.txt2img, TXT2IMG, on_host=True, named=True, nodes={"sample": {"sampling": 2 * STEP}}
+        "txt2img",
+        graphs.txt2img,
+        TXT2IMG,
+        on_host=True,
+        named=True,
+        nodes={"sample": {"sampling": 2 * STEP}},
+        check=pictures(1),
     ),
     Scenario(
         "img2img",
@@ -268,18 +285,21 @@ WRITING = [
         on_host=True,
         named=True,
         beside=("child:ffmpeg",),
+        check=pictures(3),
     ),
     Scenario(
         "video_in_the_process",
         lambda n: graphs.video(n, "ScnWriteVideo", 60),
         {**TXT2IMG, "encode_mux": 180},
         real=("encode_mux",),
+        check=pictures(3),
     ),
     Scenario(
         "several_savers",
         lambda n: graphs.two_savers(n, 110, 130),
         {"native_materialize": 240},
         nodes={"first": {"native_materialize": 110}, "second": {"native_materialize": 130}},
+        check=pictures(3),
     ),
     Scenario(
         "decode_in_a_saver",
