@@ -283,6 +283,8 @@ EVENTS: dict[str, dict[str, str]] = {
         "name, and another node, run or program has written it since",
         "reason": "why it is not verified; null when it is",
         "media": "image, video, audio, other, or profile: written by stagexec itself",
+        "frames": "pictures that the file holds: of an image its frames, of a video the packets of its first "
+        "picture stream; null where that is not known, and in older journals",
         "orphan": "true when no history entry names the file: left over by a visit that failed",
         "cached": "true when the file comes from an earlier run of this process",
         "ready_mono_ns": "when the node that promised it had finished, or its cache hit was announced",
@@ -348,6 +350,18 @@ EVENTS: dict[str, dict[str, str]] = {
     "lost_events": {
         "count": "how many events could not be written since the last that could",
         "reason": "the operating system's error, as text",
+    },
+    "outside_span": {
+        "start_wall_ns": "when the work began, nanoseconds since 1970 UTC. Work of another program for a "
+        "run, as `stagexec span` timed it: one line in a file of its own, beside the journals, "
+        "`<ledger>/spans/YYYY-MM-DD/<host>-<pid>-<start>.jsonl`. ts_mono_ns is of the process that timed it; "
+        "a reader places it on the run's own clock by the wall anchors of the run's journal. It is in no "
+        "segment and no sum of the run",
+        "length_ns": "how long it took, on the monotonic clock of the process that timed it",
+        "part": "the part of stage_id, or null",
+        "program": "the file name of the program, without its folder. No argument is kept",
+        "exit_code": "its exit code; of one that a signal ended the negative number",
+        "hostname": "the machine that it ran on",
     },
     "process_end": {
         "reason": "exit, restart, signal SIGINT or exception: see ENDS in format.py. Of a process that a "

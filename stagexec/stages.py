@@ -27,6 +27,12 @@ HOST_STAGES = frozenset(
 )
 """Stages in which no node works on the device's worker; the others are what a wasted visit wastes."""
 
+COMPUTE_STAGES = frozenset(
+    {"conditioning", "sampling", "vae_decode", "postprocess", "encode_mux", "node_other"}
+)
+"""Stages that make something: a run's time outside of them is its non-compute share. What a node does that
+belongs to no stage counts as making."""
+
 OUTCOMES = (
     "success",
     "success_empty",

@@ -12,9 +12,14 @@ import pytest
 
 from stagexec.bench import checkpoint as checkpoints
 from stagexec.bench import lab, setup
+from tests.host.witness import Witness
 
 ROOT = Path(__file__).resolve().parents[1]
 NODES_PACK = ROOT / "tests" / "host" / "nodes_pack"
+SCENARIOS_PACK = ROOT / "tests" / "scenarios" / "pack"
+SHARED_PACKS = (NODES_PACK, SCENARIOS_PACK)
+"""What the servers of a session have: the nodes of all tests that share them."""
+
 FAULT_WORDS = "a fault in our own bookkeeping"
 """What the guard logs in production; a test that did not ask for a fault fails when a server says so."""
 
@@ -23,6 +28,7 @@ FOLDER_MARKS = {
     "transparency": ("host",),
     "conformance": ("host", "conformance"),
     "gpu": ("gpu",),
+    "scenarios": ("host",),
 }
 """Folder under tests/ -> the marks that everything in it carries."""
 
@@ -147,7 +153,23 @@ def shared_servers(
 @pytest.fixture(scope="session")
 def ours(shared_servers: Servers) -> lab.Server:
     """A running server of ours with the test nodes; its ledger is `ours.launch.ledger`."""
-    return shared_servers(hash_seed=0)
+    return shared_servers(custom_nodes=SHARED_PACKS, hash_seed=0)
+
+
+@pytest.fixture(scope="session")
+def witness(ours: lab.Server) -> Iterator[Witness]:
+    """The server that most tests share, in the native loop, beside the reader of its ledger."""
+    one = Witness(ours)
+    yield one
+    one.close()
+
+
+@pytest.fixture(scope="session")
+def host_witness(shared_servers: Servers) -> Iterator[Witness]:
+    """A server whose prompts run in the host's own loop, with the ledger around it."""
+    one = Witness(shared_servers("--stagexec-executor", "host", custom_nodes=SHARED_PACKS, hash_seed=0))
+    yield one
+    one.close()
 
 
 @pytest.fixture(scope="session")

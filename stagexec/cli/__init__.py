@@ -21,6 +21,7 @@ VERBS = {
     "diff": "Say what made one run faster than another.",
     "failures": "Say how often runs fail, where, and what that costs.",
     "plan": "Say what a faster stage would bring.",
+    "span": "Time a command and add it to a run.",
     "audit": "Look for contradictions in the journal.",
     "profile": "Arm a profile for the next run.",
     "export": "Write runs in the formats of other tools.",

@@ -11,6 +11,7 @@ from stagexec.reading.journal import sources
 
 @click.command("audit")
 @common.ledger_option
+@common.stages_option
 @common.json_option
 def command(ledger: str | None, as_json: bool) -> None:
     """Look for contradictions in the journal. Exit code 1 if there are any."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import pathlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 import msgspec
@@ -55,6 +56,35 @@ def ledger_option(function: F) -> F:
     """`--ledger DIR`, given to the verb as `ledger`."""
     text = "Ledger folder; by default $STAGEXEC_LEDGER, else the host's."
     return click.option("--ledger", metavar="DIR", help=text)(function)
+
+
+def stages_option(function: F) -> F:
+    """`--stages FILE`: the verb reads journals by another stage table. The verb itself does not see it."""
+
+    @functools.wraps(function)
+    def reads(*args: Any, stages: str | None, **kwargs: Any) -> Any:
+        from stagexec.reading import refold
+
+        if stages is None:
+            return function(*args, **kwargs)
+        if is_parquet(kwargs.get("ledger")):
+            raise BadInput("--stages needs journals: a row of Parquet has no seams and classes any more")
+        try:
+            rules = refold.read(stages)
+        except (refold.BadStages, files.BadPath) as error:
+            raise BadInput(f"--stages: {error}") from None
+        with refold.using(rules):
+            return function(*args, **kwargs)
+
+    text = "A seam or node table (TOML): read all journals by it."
+    return cast(F, click.option("--stages", metavar="FILE", help=text)(reads))
+
+
+def is_parquet(ledger: str | None) -> bool:
+    """Whether Parquet files are named in place of a ledger."""
+    from stagexec.reading.relation import is_files
+
+    return is_files(ledger)
 
 
 def json_option(function: F) -> F:

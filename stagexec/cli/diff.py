@@ -12,6 +12,7 @@ from stagexec.cli import common
 @click.argument("run_a")
 @click.argument("run_b")
 @common.ledger_option
+@common.stages_option
 @common.json_option
 def command(run_a: str, run_b: str, ledger: str | None, as_json: bool) -> None:
     """Say what made RUN_B faster or slower than RUN_A, and what else differs."""

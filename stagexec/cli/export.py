@@ -110,6 +110,7 @@ FORMATS: dict[str, Callable[[Chosen, str], str]] = {
 @click.command("export")
 @click.argument("runs", metavar="[RUN]...", nargs=-1)
 @common.ledger_option
+@common.stages_option
 @click.option("--perfetto", metavar="FILE", help="A timeline for ui.perfetto.dev (one RUN).")
 @click.option("--csv", metavar="FILE", help="A row a segment.")
 @click.option("--parquet", metavar="DIR", help="A row a run (and of named RUNs a row a segment), by day.")

@@ -15,6 +15,7 @@ BY = ("stage", "cause", "node", "pack", "condition", "host", "day")
 
 @click.command("failures")
 @common.ledger_option
+@common.stages_option
 @common.json_option
 @click.option("--since", metavar="TIME", help="Only runs accepted since: 30m, 2h, 7d, or an ISO date.")
 @click.option("--by", type=click.Choice(BY), help="Group by this.")

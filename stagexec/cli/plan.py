@@ -30,16 +30,33 @@ def factor(text: str) -> tuple[str, float]:
 @click.command("plan")
 @click.argument("run")
 @common.ledger_option
+@common.stages_option
 @common.json_option
 @click.option("--speedup", metavar="STAGE=K", multiple=True, help="What if STAGE were K times as fast.")
 @click.option("--condition", is_flag=True, help="P50 over all good runs that did the same as RUN.")
-def command(run: str, ledger: str | None, as_json: bool, speedup: tuple[str, ...], condition: bool) -> None:
+@click.option("--graph", is_flag=True, help="The critical path over RUN's graph, and each node's slack.")
+def command(
+    run: str,
+    ledger: str | None,
+    as_json: bool,
+    speedup: tuple[str, ...],
+    condition: bool,
+    graph: bool,
+) -> None:
     """Show each stage's share of RUN, and how much faster the whole can get.
 
     With a stage's share s, a stage k times as fast makes the whole 1/((1-s)+s/k) times as fast, and never
     more than 1/(1-s). --condition takes the good runs of RUN's condition, timing mode and start-up class that
     executed as many nodes.
+
+    --graph looks at the nodes instead: the longest path of those that were executed, how much longer each of
+    the others could take before the whole does, and what independent branches at the same time would bring.
     """
+    if graph:
+        if speedup or condition:
+            raise common.BadInput("--graph is of one run as it was: leave out --speedup and --condition")
+        of_graph(run, ledger, as_json)
+        return
     from stagexec.answers.amdahl import plan
 
     asked = dict(factor(text) for text in speedup)
@@ -60,6 +77,19 @@ def command(run: str, ledger: str | None, as_json: bool, speedup: tuple[str, ...
     from stagexec.views import reports, text
 
     reports.print_plan(text.console(), found)
+
+
+def of_graph(run: str, ledger: str | None, as_json: bool) -> None:
+    """`plan RUN --graph`."""
+    from stagexec.answers.critical import critical
+
+    found = critical(common.find(common.load(ledger), run))
+    if as_json:
+        common.print_json(found)
+        return
+    from stagexec.views import graph, text
+
+    graph.print_graph(text.console(), found)
 
 
 def of_condition(runs: Runs, row: dict[str, Any]) -> list[dict[str, Any]]:

@@ -42,6 +42,7 @@ def since_ns(text: str, now_ns: int) -> int:
 
 @click.command("runs")
 @common.ledger_option
+@common.stages_option
 @common.json_option
 @click.option("--since", metavar="TIME", help="Only runs accepted since: 30m, 2h, 7d, or an ISO date.")
 @click.option("--outcome", type=click.Choice(sets.OUTCOMES), multiple=True, help="Only runs that ended so.")

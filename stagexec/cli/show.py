@@ -13,6 +13,7 @@ from stagexec.reading import rows
 @click.command("show")
 @click.argument("run")
 @common.ledger_option
+@common.stages_option
 @common.json_option
 @click.option("--all", "all_visits", is_flag=True, help="Print every visit, not only the longest.")
 def command(run: str, ledger: str | None, as_json: bool, all_visits: bool) -> None:

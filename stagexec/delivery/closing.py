@@ -18,6 +18,7 @@ from typing import Any
 from stagexec.delivery import artifacts, blame, children, expected, identity, late
 from stagexec.delivery.expected import Promised
 from stagexec.delivery.hands import Hands, Job, Steps, Task
+from stagexec.delivery.media import frames_of
 from stagexec.delivery.outcome import Delivered, decide, unreached
 from stagexec.delivery.verify import Check, Verifier, media_of
 from stagexec.record import clock, held, live
@@ -198,11 +199,12 @@ class Closer:
 
     def _row(self, run: Run, one: Promised, found: Check | None, bad: dict[str, str]) -> dict[str, Any]:
         """The `artifact` event of one file: `found` on the disk, or of the state that it is said to have."""
-        row: dict[str, Any] = {"bytes": None, "sha256": None, "media": "other"}
+        row: dict[str, Any] = {"bytes": None, "sha256": None, "media": "other", "frames": None}
         node_id, path, state, reason = one.node_id, one.path, one.state, one.reason
         if found is not None:
             state, reason = found.state, found.reason
             row.update(bytes=found.bytes, sha256=found.sha256, media=found.media)
+            row["frames"] = frames_of(found.media, found.facts)
         executed_now = node_id in run.executed_nodes
         if found is not None and node_id is not None and state in ("verified", "unverified"):
             other = identity.replaced(run, one, row["sha256"])

@@ -78,6 +78,17 @@ def _image_fault(error: Exception, facts: dict[str, Any]) -> Probe:
     return "corrupt", f"does not decode: {error or type(error).__name__}", facts
 
 
+def frames_of(kind: str, facts: dict[str, Any]) -> int | None:
+    """How many pictures a checked file holds, by the facts of its probe; None where that is not known."""
+    if kind == "image":
+        frames: int | None = facts.get("frames")
+        return frames
+    if kind != "video":
+        return None
+    counts = [one["packets"] for one in facts.get("streams", ()) if one["type"] == "video"]
+    return counts[0] if counts else None
+
+
 def container(path: Path) -> Probe:
     """Open a video or audio file and count its packets; nothing is decoded. Raises OSError.
 

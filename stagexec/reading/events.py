@@ -291,6 +291,7 @@ class Artifact(Event, tag="artifact"):
     state: str = "unverified"
     reason: str | None = None
     media: str | None = None
+    frames: Whole | None = None
     orphan: bool = False
     cached: bool = False
     ready_mono_ns: Mono | None = None
@@ -358,6 +359,17 @@ class LostEvents(Event, tag="lost_events"):
     reason: str | None = None
 
 
+class OutsideSpan(Event, tag="outside_span"):
+    """Work of another program for a run; `stage_id` is its stage."""
+
+    start_wall_ns: Wall = 0
+    length_ns: Mono = 0
+    part: str | None = None
+    program: str | None = None
+    exit_code: Whole | None = None
+    hostname: str | None = None
+
+
 class ProcessEnd(Event, tag="process_end"):
     """The process ended and could still say why."""
 
@@ -392,6 +404,7 @@ AnyEvent = (
     | Identity
     | Condition
     | LostEvents
+    | OutsideSpan
     | ProcessEnd
 )
 

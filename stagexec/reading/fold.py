@@ -15,7 +15,7 @@ from stagexec.format import (
     SPAN_COLUMNS,
     VISIT_COLUMNS,
 )
-from stagexec.reading import alive, details, ends, events
+from stagexec.reading import alive, details, ends, events, refold
 from stagexec.reading.journal import Source
 from stagexec.reading.runs import Process, Run, even
 
@@ -57,6 +57,7 @@ class Fold:
             events.RunClosed: _closed,
             events.Identity: _identity,
             events.Condition: _condition,
+            events.OutsideSpan: _outside,
         }
 
     def take(self, event: events.Event) -> None:
@@ -90,6 +91,7 @@ class Fold:
             _complete(run, ending.last_ns if ending is not None else self.process.last_ns)
             if ending is not None:
                 ends.close(run, ending)
+        refold.apply(self.runs.values())
         return list(self.runs.values())
 
     def _is_live(self, now_wall_ns: int, is_alive: Alive) -> bool:
@@ -231,6 +233,10 @@ def _closed(run: Run, event: events.RunClosed) -> None:
 
 def _identity(run: Run, event: events.Identity) -> None:
     run.identity = event
+
+
+def _outside(run: Run, event: events.OutsideSpan) -> None:
+    run.outside.append(event)
 
 
 def _condition(run: Run, event: events.Condition) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from stagexec import stages as sets
-from stagexec.reading import derive, events, mend, table
+from stagexec.reading import derive, events, mend, shares, table
 from stagexec.reading.events import Mono, Wall, Whole
 from stagexec.reading.fold import Fold
 from stagexec.reading.rows import MOST
@@ -73,7 +73,9 @@ class _Artifact(_Line, tag="artifact", gc=False):
     node_id: str | None = None
     state: str = "unverified"
     media: str | None = None
+    frames: Whole | None = None
     orphan: bool = False
+    cached: bool = False
 
 
 class _Executed(_Line, tag="run_executed", gc=False):
@@ -235,6 +237,7 @@ def ordinary(head: Head, run_id: str, lines: list[Line]) -> list[Any] | None:
         sum(told.kind.count("executed") for told in found.visits),
         found.lower_bound,
         found.warmup,
+        shares.pictures(found.artifacts),
         *table.stage_cells(stages),
     ]
 

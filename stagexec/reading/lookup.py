@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
-from stagexec.reading import alive, index, lean, progress, relation, store
+from stagexec.reading import alive, index, lean, outside, progress, refold, relation, store
 from stagexec.reading.fold import Alive, fold
 from stagexec.reading.journal import Source, sources
 from stagexec.reading.runs import Run
@@ -78,7 +78,7 @@ def several(
     if source is None:
         return []
     if row["outcome"] in (None, "lost") or row["end_byte"] <= row["first_byte"] or len(source.paths) > 1:
-        return _by_fold(source, now_wall_ns, is_alive)
+        return _by_fold(ledger, source, now_wall_ns, is_alive)
     path = source.paths[0]
     known = progress.start(path)
     rows = {one["run_id"]: one for one in (*near, row) if one["end_byte"] > one["first_byte"]}
@@ -98,7 +98,9 @@ def several(
     found = lean.folded(str(path), head, mine).runs
     wanted = found.get(row["run_id"])
     if wanted is None or wanted.closed is None:  # how it ended is told by what the process left
-        return _by_fold(source, now_wall_ns, is_alive)
+        return _by_fold(ledger, source, now_wall_ns, is_alive)
+    refold.apply(found.values())
+    outside.attach(ledger, found.values())
     return list(found.values())
 
 
@@ -107,5 +109,7 @@ def _lines(stream: BinaryIO, begin: int, end: int) -> list[bytes]:
     return stream.read(end - begin).splitlines(keepends=True)
 
 
-def _by_fold(source: Source, now_wall_ns: int | None, is_alive: Alive) -> list[Run]:
-    return fold(source, time.time_ns() if now_wall_ns is None else now_wall_ns, is_alive)
+def _by_fold(ledger: pathlib.Path, source: Source, now_wall_ns: int | None, is_alive: Alive) -> list[Run]:
+    found = fold(source, time.time_ns() if now_wall_ns is None else now_wall_ns, is_alive)
+    outside.attach(ledger, found)
+    return found

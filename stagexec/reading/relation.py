@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 
 from stagexec import addresses
-from stagexec.reading import index, store, table
+from stagexec.reading import index, refold, store, table
 from stagexec.reading.journal import size_of
 
 SMALL = 8 * 1024**2
@@ -107,7 +107,7 @@ def is_files(ledger: str | None) -> bool:
 def of_ledger(ledger: pathlib.Path, processes: int | None = None) -> Iterator[Runs]:
     """The runs of a ledger folder."""
     problems: list[str] = []
-    if size_of(ledger) > SMALL:
+    if size_of(ledger) > SMALL and not refold.active():
         try:
             found = index.fresh(ledger, processes)
         except Exception as error:  # noqa: BLE001 (no disk, no memory, no DuckDB file: the journals are there)

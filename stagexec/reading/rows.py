@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from stagexec.reading import beside, cpu, derive, device, disk, events, named
+from stagexec.reading import beside, cpu, derive, device, disk, events, named, outside, shares
 from stagexec.reading.graph import Graph
 from stagexec.reading.runs import Run, Visit
 
@@ -80,6 +80,7 @@ def _summary(run: Run, visits: list[Visit], graph: Graph, on_device: device.Devi
         "cancel_had_effect": run.cancel_had_effect,
         "host_version": process.host.host_version if process.host else None,
         "warmup": run.warmup,
+        **shares.of(derive.stage_times(run), run.segments.total_ns(), shares.pictures(run.artifacts)),
     }
 
 
@@ -96,6 +97,7 @@ def detail(run: Run) -> dict[str, Any]:
     visits, graph = run.visits(), Graph(run)
     times = derive.visit_times(run)
     found_spans = derive.spans(run)
+    from_outside = outside.spans(run)
     on_device = device.times(run)
     return {
         **_summary(run, visits, graph, on_device),
@@ -121,7 +123,7 @@ def detail(run: Run) -> dict[str, Any]:
         "device_unknown": on_device.unknown,
         "device_unseen": run.started.unseen if run.started else [],
         "visits": [_visit(v, times.get(v.visit), on_device.visits.get(v.visit)) for v in visits],
-        "spans": found_spans,
+        "spans": sorted([*found_spans, *from_outside], key=outside.begin) if from_outside else found_spans,
         "device_spans": device.streams(run),
         "concurrency": derive.concurrency(found_spans),
         **derive.node_lists(run, visits, graph),
@@ -179,6 +181,7 @@ def _artifact(artifact: events.Artifact, run: Run) -> dict[str, Any]:
         "ready_ns": None if ready is None else ready - accepted_ns,
         "reason": artifact.reason,
         "media": artifact.media,
+        "frames": artifact.frames,
         "orphan": artifact.orphan,
         "cached": artifact.cached,
         "node_id": artifact.node_id,

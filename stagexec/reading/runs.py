@@ -117,6 +117,14 @@ class Process:
         mono, wall = self.anchors[max(0, place - 1)]
         return wall + mono_ns - mono
 
+    def mono_ns(self, wall_ns: int) -> int | None:
+        """The monotonic time of this process at a wall time, by the nearest anchor before it, or None."""
+        if not self.anchors:
+            return None
+        before = [pair for pair in self.anchors if pair[1] <= wall_ns]
+        mono, wall = before[-1] if before else self.anchors[0]
+        return mono + wall_ns - wall
+
     def wall_by_head(self, mono_ns: int) -> int | None:
         """The same by the anchor of the journal's head alone."""
         start = self.start
@@ -171,6 +179,8 @@ class Run:
     identity: events.Identity | None = None
     missing: list[str] | None = None
     """Fields of its condition that are null; None while the condition is not known."""
+    outside: list[events.OutsideSpan] = dataclasses.field(default_factory=list)
+    """Work of other programs for it, in the order in which it was told."""
     opens: list[events.Open] = dataclasses.field(default_factory=list)
     """What was seen open since the last segment was written, oldest first."""
     at_end: events.Open | None = None

@@ -6,7 +6,7 @@ import pathlib
 import re
 import time
 
-from stagexec.reading import alive, rows
+from stagexec.reading import alive, outside, rows
 from stagexec.reading.fold import Alive, fold
 from stagexec.reading.journal import Problem, sources
 from stagexec.reading.runs import Run
@@ -57,6 +57,7 @@ def load(ledger: pathlib.Path, now_wall_ns: int | None = None, is_alive: Alive =
     for source in sources(ledger):
         runs += fold(source, now, is_alive)
         problems += source.problems
+    outside.attach(ledger, runs)
     # Runs without an anchor pair have no place in time: they come first, so that `last` is a known one.
     runs.sort(key=lambda run: rows.accepted_wall_ns(run) or 0)
     return Store(runs, problems)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from stagexec import stages as sets
-from stagexec.reading import derive, rows
+from stagexec.reading import derive, rows, shares
 from stagexec.reading.runs import Run
 
 TEXT, WHOLE, TRUTH = "VARCHAR", "BIGINT", "BOOLEAN"
@@ -41,12 +41,13 @@ FACTS: dict[str, str] = {
     "executed_visits": WHOLE,
     "lower_bound": TRUTH,
     "warmup": TRUTH,
+    "pictures": WHOLE,
 }
 """Column -> DuckDB type. Times in ns. `delivered`: artifacts that are there, our own traces apart, and
 messages that reached a client; `cancel_had_effect`: null without a cancel;
 `executed_visits`: visits that executed their node, which runs of one condition share unless the cache had
 more for one of them; `lower_bound`: the host pages weights in while it samples, so model_load_residency is
-more than it shows. `warmup`: not in statistics."""
+more than it shows. `warmup`: not in statistics. `pictures`: see shares.pictures."""
 
 STAGE_COLUMNS: dict[str, str] = {stage: f"{stage}_ns" for stage in sets.STAGES}
 """stage -> column; null where the run was never in the stage."""
@@ -119,12 +120,14 @@ def stages_of(row: dict[str, Any]) -> dict[str, int]:
 SUMMARY = (
     "run_id", "prompt_id", "condition_id", "outcome", "cause", "error_stage", "error_node", "startup_class",
     "executor", "timing", "accepted_wall", "total_ns", "device_ns", "device_reason", "validate_ns", "stages",
-    "wasted_ns", "wasted_kind", "cancel_latency_ns", "cancel_had_effect",
-    "host_version", "warmup",
+    "wasted_ns", "wasted_kind", "cancel_latency_ns", "cancel_had_effect", "host_version", "warmup",
+    "pictures", "pictures_per_s", "non_compute_share",
 )  # fmt: skip
 
 
 def summary_of(row: dict[str, Any]) -> dict[str, Any]:
     """The object of `runs --json` of a row: what `rows.summary` gives for the run itself."""
-    derived = {"accepted_wall": rows.iso(row["accepted_wall_ns"]), "stages": stages_of(row)}
+    stages = stages_of(row)
+    derived = {"accepted_wall": rows.iso(row["accepted_wall_ns"]), "stages": stages}
+    derived |= shares.of(stages, row["total_ns"], row["pictures"])
     return {name: derived[name] if name in derived else row[name] for name in SUMMARY}

@@ -87,7 +87,9 @@ def print_runs(out: Console, rows: list[dict[str, Any]]) -> None:
         "total",
         "wasted",
         "most time in",
-        right=("total", "wasted"),
+        "non-compute",
+        "pictures/s",
+        right=("total", "wasted", "non-compute", "pictures/s"),
     )
     for row in rows:
         stage, spent = max(row["stages"].items(), key=lambda item: item[1], default=("-", 0))
@@ -103,6 +105,8 @@ def print_runs(out: Console, rows: list[dict[str, Any]]) -> None:
             human(row["total_ns"]),
             human(row["wasted_ns"]) if row["wasted_ns"] else "-",
             f"{text(stage)} {share}",
+            percent(row["non_compute_share"]),
+            "-" if row["pictures_per_s"] is None else f"{row['pictures_per_s']:.3g}",
         )
     out.print(table)
 
@@ -146,6 +150,7 @@ def print_stages(out: Console, run: dict[str, Any]) -> None:
     out.print(table)
     added = sum(run["stages"].values())
     out.print(f"sum of {len(run['segments'])} segments {added} ns = total {total} ns ({human(total)})")
+    _print_shares(out, run)
     if on_device:
         out.print(f"device {human(run['device_ns'])} from event to event, its idle time included")
     if run["wasted_ns"]:
@@ -154,6 +159,14 @@ def print_stages(out: Console, run: dict[str, Any]) -> None:
         out.print(f"stopped {human(run['cancel_latency_ns'])} after the cancel was asked")
     if run["cancel_had_effect"] is False:
         out.print("the cancel had no effect: it came too late to stop anything")
+
+
+def _print_shares(out: Console, run: dict[str, Any]) -> None:
+    if run.get("non_compute_share") is None:
+        return
+    rate = run["pictures_per_s"]
+    made = "" if rate is None else f", {run['pictures']} pictures, {rate:.3g} a second"
+    out.print(f"non-compute share {percent(run['non_compute_share'])}{made}")
 
 
 def _print_error(out: Console, run: dict[str, Any]) -> None:

@@ -292,6 +292,7 @@ ARTIFACT: dict[str, Any] = {
     "state": "verified",
     "reason": None,
     "media": "image",
+    "frames": 1,
     "orphan": False,
     "cached": False,
     "ready_mono_ns": None,

@@ -31,6 +31,8 @@ def journal_with_every_event() -> FakeJournal:
     journal.add("mark", other, name="blocked", detail={"node": "2"})
     journal.add("after_run", after=None, what="collection", start_ns=1, end_ns=2, delayed=[])
     journal.add("lost_events", count=3, reason="No space left on device")
+    outside = {"start_wall_ns": 5, "length_ns": 7, "part": None, "program": "ffmpeg", "exit_code": 0}
+    journal.add("outside_span", other, **outside, hostname="elsewhere")
     journal.end()
     return journal
 

@@ -1,0 +1,5 @@
+"""What all schedulers share."""
+
+
+class SchedulerMixin:
+    """The base of every scheduler."""
