@@ -61,10 +61,8 @@ class Child:
         self.stderr, self.stdout = Heard(), Heard()
         self.input_ended = False
         self.stopped_by_node = False
-        self.filed = False
+        self.filed = self.waited = self.communicating = False
         self.failure: children.ChildFailure | None = None
-        self.waited = False
-        self.communicating = False
         self.places = recovery.places_of(command, streams.get("cwd"))
         self.missing: set[str] = set()
         self.before: recovery.Look | None = None

@@ -422,9 +422,7 @@ def close(
             done.instruments.settle(_file_before_end)  # after the end: not in the run's time
     finally:  # the journal keeps an eye on every run until it reads this
         filed = _file_end(done, outcome, cause, error, reason)
-    if not filed:
-        return
-    for callback in closed_callbacks:
+    for callback in closed_callbacks if filed else ():
         callback(done, outcome, cause)
 
 
