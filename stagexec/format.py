@@ -17,8 +17,8 @@ HISTORY = {
     "how long the machine slept; process_end says which signal it was, or that it was a restart; "
     "process_start names the boot of the machine and the start of the process; run_closed may say why an "
     "outcome is unverified; samples and cpu tell what ran in unnamed stretches and how busy the machine was; "
-    "the marks weights_read and messages, and the cpu_ns of children; an artifact may be overwritten and says "
-    "how it was found; after_run tells of what the host does between two runs, and run_closed by how "
+    "the marks weights_read and messages, and the cpu_ns of children; an artifact may be overwritten and "
+    "says how it was found; after_run tells of what the host does between two runs, and run_closed by how "
     "much the check of a run's files was held up by that: neither is in the run any more; calls of a node's "
     "class that took long are marked with the node; the loop's own time has parts; a profile's path is "
     "relative to the ledger; mark interrupt_pressed tells code that raised the interrupt from a person",
@@ -268,11 +268,11 @@ EVENTS: dict[str, dict[str, str]] = {
         "was killed. messages: {messages, reached, sockets, whole}, binary messages that an output node "
         "sent, how many of them went to a connected client, the most sockets that one went to, and whether "
         "the node ran to its end. asked: {what, ns, when}, of the event's node: IS_CHANGED, VALIDATE_INPUTS, "
-        "INPUT_TYPES, check_lazy_status (V3 names: fingerprint_inputs, validate_inputs) or on_prompt (a pack's handler, "
-        "its name in `handler`) took so long, in validation (beside the run) or in the run; what took less "
-        "than 5 ms is not told. is_changed_brought: {nodes} whose answer to IS_CHANGED came with the "
-        "prompt, so that it was not asked. left_on_loop: {what (task or thread), name (of the coroutine or "
-        "function)} of the event's node, which had not awaited it when the last node was done",
+        "INPUT_TYPES, check_lazy_status (V3 names: fingerprint_inputs, validate_inputs) or on_prompt (a "
+        "pack's handler, its name in `handler`) took so long, in validation (beside the run) or in the run; "
+        "what took less than 5 ms is not told. is_changed_brought: {nodes} whose answer to IS_CHANGED came "
+        "with the prompt, so that it was not asked. left_on_loop: {what (task or thread), name (of the "
+        "coroutine or function)} of the event's node, which had not awaited it when the last node was done",
     },
     "artifact": {
         "artifact": "absolute path; of media profile the path in the ledger, with slashes (absolute in older "

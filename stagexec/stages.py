@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+OPEN_STAGE = "<open stage>"
+"""Marks a seam whose work can be of any stage: it names the time, and the stage stays as it is."""
+
 NODE_CLASS = "<node class>"
 """Marks a stage whose part is the class name of the node, an open set by nature."""
 

@@ -13,14 +13,10 @@ import msgspec
 from stagexec import files
 from stagexec.host.probes import PROBES
 from stagexec.resources import patches_folder
-from stagexec.stages import NODE_CLASS, check
+from stagexec.stages import NODE_CLASS, OPEN_STAGE, check
 
 _ID = re.compile(r"[a-z][a-z0-9_]*")
 _TARGET = re.compile(r"(?:[\w.]+|[\w.\-/ ]+\.py):[\w.]+")
-
-
-OPEN_STAGE = "<open stage>"
-"""Marks a seam whose work can be of any stage: it names the time, and the stage stays as it is."""
 
 
 class TableError(ValueError):

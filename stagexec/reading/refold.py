@@ -27,7 +27,10 @@ class BadStages(ValueError):
 
 @dataclass
 class Rules:
-    """What a file says: of seams by id, of node classes, and of stages (with or without a part)."""
+    """What a file says: of seams by id, of node classes, and of stages (with or without a part).
+
+    A seam of OPEN_STAGE leaves its time in the stage that it was in.
+    """
 
     seams: dict[str, Place] = field(default_factory=dict)
     classes: dict[str, Place] = field(default_factory=dict)
@@ -107,6 +110,8 @@ def _place(row: dict[str, Any], where: str, key: str = "stage") -> Place:
     stage, part = row.get("stage"), row.get("part")
     if not isinstance(stage, str) or not (part is None or isinstance(part, str)):
         raise BadStages(f"{where}: {key} is missing, or is no text")
+    if stage == sets.OPEN_STAGE and key == "stage":
+        return stage, part
     try:
         sets.check(stage, part)
     except ValueError as error:
@@ -132,15 +137,17 @@ def _apply(rules: Rules, run: Run) -> None:
         rows.part[at] = name or part if part == sets.NODE_CLASS else part
     for told in run.span_events:
         for at, seam in enumerate(told.name):
-            if seam in rules.seams:
-                told.stage[at] = rules.seams[seam][0]
+            stage = rules.seams.get(seam, (sets.OPEN_STAGE,))[0]
+            if stage != sets.OPEN_STAGE:
+                told.stage[at] = stage
     _place_error(run, before)
 
 
 def _moved(rules: Rules, old: Place, seam: str | None, name: str | None) -> Place:
     """Where a segment belongs: by its seam, else by its class where the time is the class's own."""
     if seam is not None and seam in rules.seams:
-        return rules.seams[seam]
+        found = rules.seams[seam]
+        return old if found[0] == sets.OPEN_STAGE else found
     if seam is None and name in rules.classes and old[0] not in sets.HOST_STAGES:
         return rules.classes[name]
     for key in (old, (old[0], None)):

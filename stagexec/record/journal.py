@@ -293,8 +293,8 @@ class Journal:
         if segments or (open_ is not None and open_ != shown):
             self._shown[run.run_id] = open_
             run.segments_written += len(segments)
-            names = ("stage", "part", "start_ns", "visit", "seam")
-            columns: dict[str, Any] = {name: [s[0][at] for s in segments] for at, name in enumerate(names)}
+            fields = ("stage", "part", "start_ns", "visit", "seam")
+            columns: dict[str, Any] = {name: [s[0][at] for s in segments] for at, name in enumerate(fields)}
             columns["end_ns"] = [s[1] for s in segments]
             columns["open"] = [*open_, *(run.node or (None, None))] if open_ else None
             lines.append(self._line(event("segments", run, source="loop", **columns)))

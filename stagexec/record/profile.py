@@ -163,7 +163,7 @@ def compile_counters() -> dict[str, int]:
 
 @guarded
 def file_facts(of: Any, attention: dict[str, Any]) -> None:
-    """Marks for what was counted during a run: attention calls (`attention`: how they go), graphs compiled."""
+    """Marks for what was counted during a run: attention calls, and how they go; graphs compiled."""
     if of.attention:
         of.mark("attention", {"calls": of.attention, **attention})
     grown = {name: count - of.compiled_before.get(name, 0) for name, count in compile_counters().items()}

@@ -58,20 +58,22 @@ def test_a_file_that_grows_is_checked_when_it_is_whole(tmp_path: Path) -> None:
                 file.flush()
                 time.sleep(0.2)
 
-    told: list[bool] = []
+    told: list[tuple[bool, bool]] = []
+    patience = late.Patience(lambda *what: told.append(what))
     thread = threading.Thread(target=write)
     thread.start()
-    found = late.check(verify, path, time.time_ns(), late.Patience(told.append))
+    found = late.check(verify, path, time.time_ns(), patience)
     thread.join()
     assert (found.state, found.bytes) == ("verified", len(content))
-    assert (told[0], told[-1]) == (True, False)
+    assert (told[0], told[-1]) == ((True, True), (False, True))
 
 
 def test_a_file_that_never_comes_is_missing_and_one_run_waits_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(late, "COMES_S", 0.2)
-    patience = late.Patience()
+    told: list[tuple[bool, bool]] = []
+    patience = late.Patience(lambda *what: told.append(what))
     looks: list[Path] = []
 
     def look(path: Path):
@@ -83,17 +85,19 @@ def test_a_file_that_never_comes_is_missing_and_one_run_waits_once(
     second = late.check(look, tmp_path / "b.png", time.time_ns(), patience)
     assert [first.state, second.state] == ["missing", "missing"]
     assert len(looks) == 1
+    assert (told[0], told[-1]) == ((True, True), (False, False))
 
 
 def test_a_file_that_was_whole_in_time_is_looked_at_once(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     samples.image(path)
     looks: list[Path] = []
-    told: list[bool] = []
+    told: list[tuple[bool, bool]] = []
+    patience = late.Patience(lambda *what: told.append(what))
 
     def look(path: Path):
         looks.append(path)
         return verify(path)
 
-    assert late.check(look, path, time.time_ns(), late.Patience(told.append)).state == "verified"
+    assert late.check(look, path, time.time_ns(), patience).state == "verified"
     assert (len(looks), told) == (1, [])

@@ -60,6 +60,8 @@ ELSEWHERE = {
     "stagexec.host.restart._can_start": "an exec ends the process; test_restart has its fault",
     "stagexec.host.restart._follows_us": "likewise",
     "stagexec.host.restart.ours_started": "likewise",
+    "stagexec.record.live.cancel_requested": "a node interrupts there; test_interrupts has its fault",
+    "stagexec.record.run.Watched.file": "nothing there takes long enough; test_watching has its fault",
     "stagexec.record.live.lose_waiting": "when the worker is dead; host_unit/test_worker has its fault",
     "stagexec.executor.lane.VisitRecord.served": "no prompt of the tour comes twice; see host/test_delivered",
     "stagexec.host.probes.written_image": "the fake host saves no picture; see host/test_delivered",

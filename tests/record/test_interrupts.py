@@ -99,3 +99,15 @@ def test_a_prompt_that_code_took_from_the_queue_failed_and_was_not_cancelled(led
         "queue_wait",
         None,
     )
+
+
+def test_a_fault_as_a_person_asks_leaves_the_cause_open(
+    run: Run, monkeypatch: pytest.MonkeyPatch, faults_expected: list[tuple[str, str]]
+) -> None:
+    def faulty(*_args: Any) -> None:
+        raise ValueError("planted")
+
+    monkeypatch.setattr(live, "_cancel", faulty)
+    live.cancel_requested()
+    assert run.cancel_ns is None
+    assert [where for where, _ in faults_expected] == ["cancel_requested"]

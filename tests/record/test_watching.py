@@ -14,6 +14,7 @@ import pytest
 from stagexec.reading import cpu, named, rows, store
 from stagexec.reading.runs import Run as Folded
 from stagexec.record import live, pagecache, stacks, watching
+from stagexec.record import run as run_module
 from tests.faults import fresh_recorder, no_fault_of_ours
 
 __all__ = ["fresh_recorder", "no_fault_of_ours"]
@@ -192,6 +193,19 @@ def test_a_fault_while_looking_is_no_affair_of_the_run(
     assert looked
     assert told["unnamed"][0]["ran"] == []
     assert told["named"]["unnamed_ns"] >= 400_000_000
+
+
+def test_a_fault_while_filing_what_ran_ends_the_visit_all_the_same(
+    ledger: Path, monkeypatch: pytest.MonkeyPatch, faults_expected: list[tuple[str, str]]
+) -> None:
+    monkeypatch.setattr(run_module, "KEPT_NS", "planted")
+    run = live.start("p")
+    assert run is not None
+    run.next_visit("1", "X")
+    run.watched.saw(1, "pack.f", 10**9)
+    run.end_visit()
+    assert (run.visit, run.node, run.watched.seen) == (None, None, None)
+    assert [where for where, _ in faults_expected] == ["Watched.file"]
 
 
 def test_a_look_takes_microseconds_of_the_interpreter(pack: types.ModuleType) -> None:
