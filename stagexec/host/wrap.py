@@ -14,11 +14,11 @@ from typing import Any
 import wrapt
 
 from stagexec.host.probes import PROBES, Probe
-from stagexec.host.tables import OPEN_STAGE, SeamRow
+from stagexec.host.tables import SeamRow
 from stagexec.public import in_other_task
 from stagexec.record import live
 from stagexec.record.guard import guarded
-from stagexec.stages import NODE_CLASS
+from stagexec.stages import NODE_CLASS, OPEN_STAGE
 
 Handler = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
 

@@ -137,9 +137,9 @@ def _apply(rules: Rules, run: Run) -> None:
         rows.part[at] = name or part if part == sets.NODE_CLASS else part
     for told in run.span_events:
         for at, seam in enumerate(told.name):
-            stage = rules.seams.get(seam, (sets.OPEN_STAGE,))[0]
-            if stage != sets.OPEN_STAGE:
-                told.stage[at] = stage
+            found = rules.seams.get(seam or "")
+            if found is not None and found[0] != sets.OPEN_STAGE:
+                told.stage[at] = found[0]
     _place_error(run, before)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 
-from stagexec.host.tables import OPEN_STAGE
 from stagexec.record import live
 from stagexec.record.ledger import Ledger
+from stagexec.stages import OPEN_STAGE
 
 BASE = """
     class Told:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stagexec.host.tables import OPEN_STAGE, TableError, load, read
-from stagexec.stages import STAGES
+from stagexec.host.tables import TableError, load, read
+from stagexec.stages import OPEN_STAGE, STAGES
 
 GOOD = """
 [[seam]]
