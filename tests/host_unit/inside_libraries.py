@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 from stagexec.host import weight_files
@@ -117,6 +118,19 @@ def httpx_stream(url: str) -> None:
     import httpx
 
     with httpx.stream("GET", url) as answer:
+        assert sum(map(len, answer.iter_raw())) == 2000
+
+
+def httpx2_get(url: str) -> None:
+    import httpx2
+
+    assert len(httpx2.get(url).content) == 2000
+
+
+def httpx2_stream(url: str) -> None:
+    import httpx2
+
+    with httpx2.stream("GET", url) as answer:
         assert sum(map(len, answer.iter_raw())) == 2000
 
 
@@ -248,6 +262,7 @@ ACTS = [
     urllib3_get,
     httpx_get,
     httpx_stream,
+    *((httpx2_get, httpx2_stream) if find_spec("httpx2") else ()),
     http_by_hand,
     aiohttp_on_a_thread,
     requests_on_a_thread,

@@ -43,6 +43,8 @@ WAITS = {
     "urllib3_get": ["urllib3_request"],
     "httpx_get": ["httpx_send"],
     "httpx_stream": ["httpx_send", "httpx_stream"],
+    "httpx2_get": ["httpx2_send"],
+    "httpx2_stream": ["httpx2_send", "httpx2_stream"],
     "http_by_hand": ["http_send", "http_answer", "socket_read"],
     "torch_hub_download": ["hub_download_url"],
 }
@@ -50,6 +52,8 @@ WAITS = {
 
 @pytest.mark.parametrize("act", WAITS)
 def test_a_request_and_its_body_are_a_wait_with_the_library_s_name(told: dict[str, Any], act: str) -> None:
+    if act not in told["found"]:
+        pytest.skip(f"no {act.partition('_')[0]} here")
     assert named(told, act) == [("external_wait", None, seam) for seam in WAITS[act]]
     waited = sum(ns for *_, seam, ns in told["found"][act]["rows"] if seam is not None)
     assert WAITED_NS * 0.95 <= waited <= told["found"][act]["total"]

@@ -335,16 +335,17 @@ LIBRARIES = [
         "hub_download",
         lambda n: graphs.loads(n, "ScnDownload", 200, 120),
         {"external_wait": 200, OWN: 120},
+        real=("external_wait",),  # the library asks first, and puts its file in place
     ),
     *(
         Scenario(
             f"remote_by_{library}",
             lambda n, library=library: graphs.asks(n, library, 130, 220),
             {"external_wait": 220, OWN: 130},
-            named=library == "requests",
         )
         for library in ("requests", "httpx", "urllib3", "urllib")
     ),
+    Scenario("remote_api", lambda n: graphs.asks(n, "requests", 0, 300), {"external_wait": 300}, named=True),
     Scenario("remote_by_aiohttp", lambda n: graphs.asks_later(n, 250), {"external_wait": 250}, named=True),
     Scenario(
         "remote_beside_local_work",
@@ -516,26 +517,9 @@ WAITS_FOR: dict[str, str] = {
         ),
         "classes",
     ),
-    **dict.fromkeys(("saver_by_websocket",), "delivered"),
-    **dict.fromkeys(
-        (
-            "pickled_checkpoint",
-            "diffusers_pipeline",
-            "diffusers_node_with_work_of_its_own",
-            "diffusers_component",
-            "hub_download",
-            "remote_by_requests",
-            "remote_by_httpx",
-            "remote_by_urllib3",
-            "remote_by_urllib",
-            "tool_as_a_process",
-        ),
-        "unseen",
-    ),
     **dict.fromkeys(
         ("first_of_a_model_in_a_warm_process", "the_same_model_kept", "model_switch", "all_cached"),
         "verdicts",
     ),
-    **dict.fromkeys(("loop",), "causes"),
 }
 """Scenario -> the work that it waits for."""

@@ -37,7 +37,7 @@ def in_list(chosen: list[Scenario], waits: dict[str, str]) -> list[object]:
         pytest.param(
             one,
             id=one.name,
-            marks=[pytest.mark.xfail(reason=f"waits for {waits[one.name]}", strict=False)]
+            marks=[pytest.mark.xfail(reason=f"waits for {waits[one.name]}", strict=True)]
             if one.name in waits
             else [],
         )
@@ -175,7 +175,6 @@ def test_plan_graph_finds_the_critical_path_of_a_run_of_sleeps(warm: Witness) ->
 NAMED_SHARE = 0.95
 
 
-@pytest.mark.xfail(reason="waits for unseen", strict=False)
 @pytest.mark.parametrize("scenario", [pytest.param(one, id=one.name) for one in SCENARIOS if one.named])
 def test_nearly_all_of_a_common_graphs_time_has_a_name(warm: Witness, scenario: Scenario) -> None:
     seen = SEEN.get(scenario.name) or played(warm, scenario)

@@ -1,6 +1,7 @@
 """Nodes that wait for something outside: servers, downloads, processes."""
 
 import functools
+import hashlib
 import http.server
 import subprocess
 import sys
@@ -21,7 +22,10 @@ class Answers(http.server.BaseHTTPRequestHandler):
 
     def _head(self, size):
         self.send_response(200)
-        for name, value in (("ETag", '"abc"'), ("X-Repo-Commit", COMMIT), ("Content-Length", str(size))):
+        tag = hashlib.sha256(
+            self.path.encode()
+        ).hexdigest()  # one of a file that a hub has given is not asked for
+        for name, value in (("ETag", f'"{tag}"'), ("X-Repo-Commit", COMMIT), ("Content-Length", str(size))):
             self.send_header(name, value)
         self.end_headers()
 
@@ -57,7 +61,7 @@ def by_httpx(url):
     """Clients of newer services."""
     import httpx
 
-    with httpx.Client(trust_env=False) as client:
+    with httpx.Client(trust_env=False, verify=False) as client:
         client.get(url, timeout=30)
 
 
