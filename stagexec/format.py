@@ -16,7 +16,7 @@ HISTORY = {
     2: "a file made again in mid-life repeats the events of its open runs; heartbeats carry wall time and "
     "how long the machine slept; process_end says which signal it was, or that it was a restart; "
     "process_start names the boot of the machine and the start of the process; run_closed may say why an "
-    "outcome is unverified",
+    "outcome is unverified; visits tell a hint",
 }
 
 ENDS: dict[str, str] = {
@@ -157,6 +157,8 @@ EVENTS: dict[str, dict[str, str]] = {
         "stage": "list of the stages the node's class stands for",
         "origin": "list of table, type or none: where that stage comes from",
         "ui": "list of true/false: the visit announced an output of its own",
+        "hint": "list of the stage that the class's work most likely is, where its stage is node_other "
+        "because that is not certain; else null. Journals from before it have no such column",
     },
     "spans": {
         "lane": "list of lane names: task:<node id>, thread:<name, or a digest of one that a person chose>, "
@@ -304,6 +306,9 @@ DEVICE_COLUMNS = tuple(name for name in EVENTS["device"] if name != "fault")
 DEVICE_SPAN_COLUMNS = tuple(EVENTS["device_spans"])
 MEMORY_COLUMNS = tuple(EVENTS["memory"])
 """Fields of one length, in the order in which writers keep a row and readers take one."""
+
+LATE_COLUMNS = frozenset({"hint"})
+"""Those that came later: a journal without such a column is whole, and each row has null in it."""
 
 
 def document() -> str:

@@ -139,7 +139,7 @@ def _find_probe(function: Any, row: SeamRow, has_self: bool) -> tuple[_BoundProb
 def _stage_handler(row: SeamRow, switch: Switch, probe: _BoundProbe | None) -> Handler:
     seam, stage, fixed = row.id, str(row.stage), row.part
     before = probe.before if probe else None
-    chooses = bool(row.part_inside or row.inside or row.not_inside or row.part == NODE_CLASS)
+    chooses = bool(row.part_inside or row.inside or row.not_inside or row.not_while or row.part == NODE_CLASS)
 
     def handle(wrapped: Any, _instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         run = live.run
@@ -235,6 +235,8 @@ def choose_part(row: SeamRow, run: Any) -> Any:
     if row.inside and not any(run.inside(seam) for seam in row.inside):
         return STAY_OUT
     if row.not_inside and any(run.inside(seam) for seam in row.not_inside):
+        return STAY_OUT
+    if row.not_while and run.stage in row.not_while:
         return STAY_OUT
     if row.part_inside is not None and run.inside(row.part_inside.seam):
         return row.part_inside.part
