@@ -54,6 +54,9 @@ class Places:
         self._used: dict[str, int] = {}
         self._consumers: dict[str, list[str]] = {}
         self._linked: set[str] = set()
+        self._looked: set[str] = set()
+        self._grew: set[str] = set()
+        """Nodes that grew into what samples or decodes: what comes out of them was made there."""
 
     def of(self, node_id: str) -> str:
         """The place of a node that works on pixels."""
@@ -67,7 +70,8 @@ class Places:
 
     def _is_made(self, node_id: str) -> bool:
         """Does anything that this node works on come from a sampler or a decoder?"""
-        made = self._made
+        self._look_at_growth()
+        made, grew = self._made, self._grew
         entered: set[str] = set()
         stack = [node_id]
         while stack:
@@ -76,7 +80,12 @@ class Places:
                 stack.pop()
                 continue
             sources = self._sources(here)
-            found = any(self._kind(source).makes or made.get(source, False) for source in sources)
+            # What a node gives to those that grow from it is not yet what it grows into.
+            outer = self._parents.get(here)
+            found = any(
+                (source in grew and source != outer) or made.get(source, False) or self._kind(source).makes
+                for source in sources
+            )
             if not found and here not in entered:
                 entered.add(here)
                 ahead = [one for one in sources if one not in made and one not in entered]
@@ -86,6 +95,19 @@ class Places:
             made[here] = found
             stack.pop()
         return made[node_id]
+
+    def _look_at_growth(self) -> None:
+        """Take note of nodes that have grown since, and of those that they grew from."""
+        looked, grew = self._looked, self._grew
+        for node_id in reversed(self._grown):
+            if node_id in looked:
+                break
+            looked.add(node_id)
+            if self._kind(node_id).makes:
+                parent = self._parents.get(node_id)
+                while parent is not None and parent not in grew:
+                    grew.add(parent)
+                    parent = self._parents.get(parent)
 
     def _uses_of(self, node_id: str) -> int:
         """What the pixels of a node end in, through whatever only works on pixels."""

@@ -44,7 +44,7 @@ WRITES_WHERE = frozenset(
     | {"output_folder", "image_name", "prefix", "dump_path", "file_path", "path"}
 )
 """Inputs that say under which name to write."""
-SAVES = re.compile(r"save|preview|writ(e|ing)|export|sender", re.IGNORECASE)
+SAVES = re.compile(r"save|preview|writ(e|ing)|export|sender|output", re.IGNORECASE)
 """Words by which an output node says that it shows or keeps what it takes, and hands it on as it is."""
 CLOSES_LOOP = "FLOW_CONTROL"
 """The type by which packs' loops tie their end to their start."""
@@ -162,6 +162,7 @@ def _whole_sampler(s: Shape) -> Found | None:
     """
     named = s.has("sampler_name") and (s.has("steps") or s.has("scheduler"))
     own = s.has("steps") and s.gives("LATENT") and any(one.endswith("MODEL") for one in s.taken)
+    own = own or (s.takes("SAMPLER") and s.takes("SIGMAS") and s.gives("LATENT"))
     with_what = s.takes_model() or s.takes_pipe()
     if not with_what or not (named or own):
         return None
@@ -176,7 +177,8 @@ def _saver(s: Shape) -> Found | None:
     if not s.is_output:
         return None
     passes, writes = bool(s.given & PASSED), SAVES.search(s.name) is not None
-    if passes and not (writes or s.names_file()):
+    works = s.takes_pipe() or any(s.takes(kind) and s.gives(kind) for kind in PIXELS)
+    if passes and not writes and (works or not s.names_file()):
         return None
     sure = writes or (not passes and (not s.outputs or s.names_file() or bool(s.works)))
     timed = s.takes("AUDIO", "VIDEO") or s.is_timed()
@@ -196,9 +198,10 @@ def _encoder(s: Shape) -> Found | None:
 
 
 def _passing(s: Shape) -> Found | None:
-    """A switch hands on one of the things that it is given."""
+    """A switch hands on one of the things that it is given; a context, all of them."""
     word = s.name.lower()
-    return Found("node_other", s.name) if "switch" in word or "reroute" in word else None
+    context = "sampler" not in word and any(one.endswith("_CONTEXT") for one in s.taken & s.given)
+    return Found("node_other", s.name) if context or "switch" in word or "reroute" in word else None
 
 
 def _bundle(s: Shape) -> Found | None:
@@ -252,6 +255,8 @@ def _loaded(s: Shape) -> Found | None:
     if not models:
         return _own_loader(s)
     if s.takes("IMAGE", "CLIP_VISION_OUTPUT"):
+        if s.gives("IMAGE") and not s.gives("MODEL", "LATENT"):
+            return None  # it works on the picture; the model, as of a face, is beside it
         return Found("conditioning", "control", not s.works & PIXELS)
     if s.takes(*TENSORS):
         return None
@@ -261,8 +266,9 @@ def _loaded(s: Shape) -> Found | None:
 
 def _own_loader(s: Shape) -> Found | None:
     """A pack's loader of its own kind of model: it says so, and takes no work of others."""
-    loads = "load" in s.name.lower() and any(OWN_MODEL.search(one.upper()) for one in s.works)
-    if not loads or s.works & TENSORS or s.takes(*TENSORS):
+    word = s.name.lower()
+    loads = "load" in word and ("model" in word or any(OWN_MODEL.search(one.upper()) for one in s.works))
+    if not loads or not s.works or s.works & TENSORS or s.takes(*TENSORS):
         return None
     return Found("model_load_residency")
 
@@ -292,8 +298,8 @@ def _plain(s: Shape) -> Found | None:
 
 RULES: tuple[Callable[[Shape], Found | None], ...] = (
     _remote,
-    _whole_sampler,
     _passing,
+    _whole_sampler,
     _saver,
     _encoder,
     _bundle,

@@ -73,8 +73,17 @@ class NodeStages:
     ) -> Visited:
         """The stage of a visit: of its class, and for pixels in and out by its place in the graph.
 
+        Never raises: what cannot be told is `node_other`, origin `none`.
+
         `dynprompt`: the host's graph of the prompt in execution. `classes`: the host's class table.
         """
+        visited = self._visited(class_name, class_def, dynprompt, node_id, classes)
+        return visited or Visited("node_other", class_name, "none")
+
+    @guarded
+    def _visited(
+        self, class_name: str, class_def: Any, dynprompt: Any, node_id: str, classes: Mapping[str, Any]
+    ) -> Visited:
         judged = self.judged(class_name, class_def)
         if not judged.by_place:
             return judged.visited
@@ -104,7 +113,8 @@ class NodeStages:
             self.choices[class_name] = shape.choices
         row = self.table.get(class_name)
         if row is not None:
-            stage, part, origin, sure = row.hint or row.stage, row.part, "table", row.hint is None
+            sure, origin = row.hint is None, "table"
+            stage, part = (row.stage, row.part) if row.hint is None else (row.hint, None)
         else:
             found = by_type(shape) if shape is not None else None
             stage, part, sure = found if found is not None else ("node_other", class_name, True)
@@ -126,16 +136,21 @@ def kind_of(stage: str, shape: Shape | None) -> node_place.Kind:
     if shape is None:
         return node_place.NOTHING_KNOWN
     setup = bool(shape.works) and shape.works <= SAMPLER_SETUP
+    makes = stage in ("sampling", "vae_decode") and not setup
     return node_place.Kind(
-        makes=stage in ("sampling", "vae_decode") and not setup,
+        makes=makes,
         carries=tuple(not set(kind.split(",")) <= PLAIN for kind in shape.outputs),
         pixels=tuple(not HANDED.isdisjoint(kind.split(",")) for kind in shape.outputs),
         works_on=shape.takes(*PIXELS) and shape.gives(*PIXELS) and stage in ("postprocess", "node_other"),
-        controls=shape.takes("CONTROL_NET") and shape.gives("CONDITIONING"),
+        controls=not makes and shape.takes("CONTROL_NET", "MODEL_PATCH") and _takes_pictures_in(shape),
         conditions=stage == "conditioning",
         shows=shape.is_output and stage == "native_materialize",
         closes_loop=shape.takes(CLOSES_LOOP),
     )
+
+
+def _takes_pictures_in(shape: Shape) -> bool:
+    return shape.takes("IMAGE") and not shape.gives(*PIXELS)
 
 
 HANDED = PIXELS | {"*", MATCHED}
