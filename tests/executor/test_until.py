@@ -55,6 +55,18 @@ def test_work_on_the_picture_that_is_sampled_from_is_no_postprocess() -> None:
     assert until.cut(graph, ["save", "last"], "native", stage_of) == (["save", "decode"], ["sharpen", "last"])
 
 
+def test_work_on_frames_is_postprocess_also_where_they_are_sampled_from_again() -> None:
+    graph = prompt(
+        a=("Sample",),
+        b=("Decode", "a"),
+        c=("Post", "b"),
+        d=("Sample", "c"),
+        e=("Decode", "d"),
+        f=("Save", "e"),
+    )
+    assert until.cut(graph, ["f"], "native", stage_of) == (["b"], ["c", "d", "e", "f"])
+
+
 def test_an_encoder_lies_beyond_also_where_its_file_is_sampled_from() -> None:
     graph = prompt(a=("Make",), b=("Enc", "a"), c=("Sample", "b"))
     assert until.cut(graph, ["c"], "postprocess", stage_of) == (["a"], ["b", "c"])

@@ -1,4 +1,4 @@
-"""Work on pictures: behind a decoder it is postprocess, before a ControlNet conditioning, else not certain."""
+"""Work on pictures: behind a decoder postprocess, before a ControlNet conditioning, else not certain."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ ONE_THING = {
         "node_other",
     ),
     "Context Big (rgthree)": (
-        "base_ctx:RGTHREE_CONTEXT model:MODEL steps:INT sampler:COMBO scheduler:COMBO control_net:CONTROL_NET",
+        "base_ctx:RGTHREE_CONTEXT model:MODEL steps:INT sampler:COMBO control_net:CONTROL_NET",
         "RGTHREE_CONTEXT MODEL CONDITIONING LATENT IMAGE CONTROL_NET",
         "node_other",
     ),
@@ -148,8 +148,8 @@ SAVERS = {
 
 def shape(inputs: str, outputs: str, **attributes: Any) -> type:
     """A class with inputs as `name:TYPE` and outputs as types, with blanks between them."""
-    pairs = (one.split(":") for one in inputs.split())
-    return node({name: kind for name, kind in pairs}, outputs.split(), **attributes)
+    pairs: list[Any] = [one.split(":") for one in inputs.split()]
+    return node(dict(pairs), outputs.split(), **attributes)
 
 
 @pytest.fixture(scope="module")
