@@ -110,6 +110,14 @@ def node_classes(host: Any, log: Log) -> dict[str, Any]:  # noqa: C901 (a list o
             return {"required": {"x": ("X",)}}
 
     class Load(Node):
+        """Pixels in and out: its place in the graph is asked for."""
+
+        RETURN_TYPES = ("IMAGE",)
+
+        @classmethod
+        def INPUT_TYPES(cls) -> Any:
+            return {"required": {"x": ("IMAGE",)}}
+
         def go(self, x: int) -> Any:
             host.load_models([SimpleNamespace(model=None)])
             return (host.upscale(x),)
