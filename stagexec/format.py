@@ -21,7 +21,8 @@ HISTORY = {
     "says how it was found; after_run tells of what the host does between two runs, and run_closed by how "
     "much the check of a run's files was held up by that: neither is in the run any more; calls of a node's "
     "class that took long are marked with the node; the loop's own time has parts; a profile's path is "
-    "relative to the ledger; mark interrupt_pressed tells code that raised the interrupt from a person",
+    "relative to the ledger; mark interrupt_pressed tells code that raised the interrupt from a person; visits "
+    "tell a hint",
 }
 
 ENDS: dict[str, str] = {
@@ -165,6 +166,8 @@ EVENTS: dict[str, dict[str, str]] = {
         "stage": "list of the stages the node's class stands for",
         "origin": "list of table, type or none: where that stage comes from",
         "ui": "list of true/false: the visit announced an output of its own",
+        "hint": "list of the stage that the class's work most likely is, where its stage is node_other "
+        "because that is not certain; else null. Journals from before it have no such column",
     },
     "spans": {
         "lane": "list of lane names: task:<node id>, thread:<name, or a digest of one that a person chose>, "
@@ -380,6 +383,9 @@ DEVICE_COLUMNS = tuple(name for name in EVENTS["device"] if name != "fault")
 DEVICE_SPAN_COLUMNS = tuple(EVENTS["device_spans"])
 MEMORY_COLUMNS = tuple(EVENTS["memory"])
 """Fields of one length, in the order in which writers keep a row and readers take one."""
+
+LATE_COLUMNS = frozenset({"hint"})
+"""Those that came later: a journal without such a column is whole, and each row has null in it."""
 
 
 def document() -> str:

@@ -174,6 +174,7 @@ class VisitRecord:
     stage = "node_other"
     part: str | None = None
     origin = "none"
+    hint: str | None = None
     kind = "failed"
     start_ns = 0
     calls = 0
@@ -197,13 +198,16 @@ class VisitRecord:
         self.node_id = node_id
 
     @guarded
-    def begin(self, api: Any, node_class: str, class_def: Any, parent: str | None) -> None:
-        """The visit begins: its number, and the stage that its class stands for."""
+    def begin(self, api: Any, node_class: str, class_def: Any, dynprompt: Any) -> None:
+        """The visit begins: its number, and the stage that its class and its place in the graph stand for."""
         run = self.run
         if run is None:
             return
-        self._node_class, self._parent = node_class, parent
-        self.stage, self.part, self.origin = api.stage_of(node_class, class_def)
+        self._node_class = node_class
+        self._parent = dynprompt.get_parent_node_id(self.node_id)
+        self.stage, self.part, self.origin, self.hint = api.node_stages.of_visit(
+            node_class, class_def, dynprompt, self.node_id, api.nodes.NODE_CLASS_MAPPINGS
+        )
         self._is_output = is_output(class_def)
         run.trail.began(self.node_id, self._is_output)
         self.number = run.next_visit(self.node_id, node_class)
@@ -345,6 +349,7 @@ class VisitRecord:
                 self.stage,
                 self.origin,
                 self._ui,
+                self.hint,
             )
             run.pending_visits.append(row)
         except Exception as error:  # noqa: BLE001 (guarded in line: it has to end the visit first)

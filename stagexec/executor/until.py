@@ -5,7 +5,8 @@ loop) is asked for other nodes than the prompt's outputs, by the list that parti
 beyond a point when the stage of its class is, or when it needs a node that is. What is asked for instead
 of a node beyond are the nodes that it takes its inputs from. So:
 
-* `native`: everything up to frames and picture files, nothing that follows a postprocess;
+* `native`: everything up to frames and picture files, nothing that follows a postprocess. Work on given
+  pictures that a sampler or a decoder needs comes before all frames: it is no postprocess;
 * `postprocess`: everything before an encoder, pictures saved after a postprocess included;
 * `encode`: everything before a Deliver node; a saver that encodes and names its file in one call is run;
 * `commit`: everything, as without it.
@@ -28,6 +29,9 @@ POINTS = ("native", "postprocess", "encode", "commit")
 BEYOND = {"postprocess": 1, "encode_mux": 2, "delivery_commit": 3}
 """Stage of a node class -> the place in POINTS of the first point that has it; any other stage is native."""
 
+MAKES = ("sampling", "vae_decode")
+"""Stages that frames come from."""
+
 
 def asked(extra_data: Any) -> str | None:
     """The stop point that a prompt asks for; None when it asks for none, or for one that there is not."""
@@ -48,10 +52,12 @@ def cut(
     """
     limit = POINTS.index(point)
     order = _inputs_first(prompt, outputs)
+    stages = {node_id: stage_of(str(prompt[node_id].get("class_type"))) for node_id in order}
+    prepares = _preparing(prompt, order, stages)
     beyond: set[str] = set()
     for node_id in order:
-        node = prompt[node_id]
-        too_far = BEYOND.get(stage_of(str(node.get("class_type"))), 0) > limit
+        stage = stages[node_id]
+        too_far = BEYOND.get(stage, 0) > limit and not (stage == "postprocess" and node_id in prepares)
         if too_far or any(source in beyond for source in _sources(prompt, node_id)):
             beyond.add(node_id)
     targets = [node_id for node_id in outputs if node_id not in beyond]
@@ -59,6 +65,19 @@ def cut(
     feeding = {s for node_id in beyond for s in _sources(prompt, node_id) if s not in beyond}
     targets += [node_id for node_id in prompt if node_id in feeding and node_id not in targets]
     return targets, [node_id for node_id in prompt if node_id in beyond]
+
+
+def _preparing(prompt: dict[str, Any], order: list[str], stages: dict[str, str]) -> set[str]:
+    """The nodes that a sampler or a decoder needs, and that need none themselves. `order`: inputs first."""
+    made: set[str] = set()
+    needed: set[str] = set()
+    for node_id in order:
+        if stages[node_id] in MAKES or any(source in made for source in _sources(prompt, node_id)):
+            made.add(node_id)
+    for node_id in reversed(order):
+        if node_id in needed or stages[node_id] in MAKES:
+            needed.update(_sources(prompt, node_id))
+    return needed - made
 
 
 def _sources(prompt: dict[str, Any], node_id: str) -> Iterable[str]:

@@ -61,9 +61,7 @@ class Visit(Steps):
         node = self.node
         self.class_type = node["class_type"]
         self.class_def = class_of(api, self.class_type)
-        self.record.begin(
-            api, self.class_type, self.class_def, given.dynprompt.get_parent_node_id(self.node_id)
-        )
+        self.record.begin(api, self.class_type, self.class_def, given.dynprompt)
         try:
             if self.plain_caches:
                 cached = now(given.caches.outputs.get, self.node_id)

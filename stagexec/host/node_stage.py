@@ -1,68 +1,45 @@
-"""Which stage a node class stands for: by the tables, else by its input and output types."""
+"""Which stage a node class stands for, and which a visit of it is in: by the tables, else by its types."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
+from stagexec.host import node_place
+from stagexec.host.node_rules import CLOSES_LOOP, PIXELS, SAMPLER_SETUP, VALUES, Shape, by_type
 from stagexec.host.tables import NodeRow
 from stagexec.record import safe
 from stagexec.record.guard import guarded
 
-Stage = tuple[str, str | None]
 Answer = tuple[str, str | None, str]
 
-VALUES = frozenset(
-    {"INT", "FLOAT", "STRING", "BOOLEAN", "NUMBER", "COMBO", "COLOR", "SEED", "ARRAY", "DICT", "LIST"}
-    | {"CURVE", "HISTOGRAM", "FLOATS", "BOUNDING_BOX", "BBOX", "MASK", "*"}
-    | {"COMFY_MATCHTYPE_V3", "COMFY_AUTOGROW_V3", "COMFY_DYNAMICCOMBO_V3"}
-)
-"""Plain values, and masks, which are made and combined on the host in no time worth a stage."""
-
-SAMPLER_SETUP = frozenset({"SAMPLER", "SIGMAS", "NOISE", "GUIDER"})
-PIXELS = frozenset({"IMAGE", "VIDEO", "AUDIO"})
-TENSORS = PIXELS | {"LATENT"}
-DECODED = PIXELS | {"VOXEL", "SPLAT", "MESH"}
-LOADED = frozenset(
-    {"MODEL", "CLIP", "VAE", "CLIP_VISION", "CONTROL_NET", "STYLE_MODEL", "GLIGEN", "UPSCALE_MODEL"}
-    | {"MODEL_PATCH", "AUDIO_ENCODER", "PHOTOMAKER", "INTERP_MODEL", "BACKGROUND_REMOVAL"}
-    | {"OPTICAL_FLOW", "LORA_MODEL", "IPADAPTER", "INSIGHTFACE"}
-)
-ENCODED = ("CLIP_VISION_OUTPUT", "AUDIO_ENCODER_OUTPUT")
+MATCHED = "COMFY_MATCHTYPE_V3"
+"""A socket that has the type of what is linked to another."""
 
 
-@dataclass(frozen=True)
-class Shape:
-    """What a node class says of itself. Types are upper-case words; a list of choices is COMBO."""
+class Visited(NamedTuple):
+    """The stage of a visit outside the seams in it. `hint`: the likely one, where it is `node_other`."""
 
-    name: str
-    inputs: Mapping[str, str]
-    outputs: tuple[str, ...]
-    is_output: bool = False
-    is_remote: bool = False
-    choices: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """What the class lists for each input that is a choice."""
+    stage: str
+    part: str | None
+    origin: str
+    hint: str | None = None
 
-    def takes(self, *types: str) -> bool:
-        """Does an input, required or optional, have one of `types`?"""
-        return any(one in types for one in self.inputs.values())
 
-    def gives(self, *types: str) -> bool:
-        """Does an output have one of `types`?"""
-        return any(one in types for one in self.outputs)
+class Judged(NamedTuple):
+    """What is known of a class."""
 
-    def takes_vae(self) -> bool:
-        """Does an input hold a VAE, a pack's own kind included?"""
-        return any("VAE" in one for one in self.inputs.values())
-
-    def takes_model(self) -> bool:
-        """Does an input hold a model, or a guider that holds one?"""
-        return any(one == "GUIDER" or one.endswith("MODEL") for one in self.inputs.values())
-
-    def has(self, *names: str) -> bool:
-        """Is there an input of each of these names?"""
-        return all(name in self.inputs for name in names)
+    stage: str
+    """The stage it stands for, whether it does nothing else or not."""
+    part: str | None
+    origin: str
+    visited: Visited
+    """What a visit of it is in where its place in the graph does not matter, or is not known."""
+    by_place: bool
+    """Postprocessing behind a decoder, and preparation before a sampler."""
+    node: node_place.Kind
+    """What its place in the graph says of others."""
 
 
 class NodeStages:
@@ -70,56 +47,156 @@ class NodeStages:
 
     def __init__(self, table: Mapping[str, NodeRow]) -> None:
         self.table = table
-        self._known: dict[tuple[str, int], tuple[Any, Answer]] = {}
+        self._known: dict[tuple[str, int], tuple[Any, Judged]] = {}
+        self._places: WeakKeyDictionary[Any, node_place.Places] = WeakKeyDictionary()
         self.choices: dict[str, Mapping[str, frozenset[str]]] = {}
         """Class name -> what it lists for its inputs, of classes that were asked for their types."""
 
     def stage_of(self, class_name: str, class_def: Any) -> Answer:
-        """(stage, part, origin) of a node class; origin is `table`, `type` or `none`.
+        """(stage, part, origin) that a node class stands for; origin is `table`, `type` or `none`.
 
         Never raises: a class whose types cannot be had is `node_other`, origin `none`.
         """
+        return self.judged(class_name, class_def)[:3]
+
+    def judged(self, class_name: str, class_def: Any) -> Judged:
+        """All that is known of a node class."""
         key = (class_name, id(class_def))
         known = self._known.get(key)
         if known is None:
-            known = (
-                class_def,
-                self._ask(class_name, class_def),
-            )  # the class is kept, so its id stays its own
-            self._known[key] = known
+            # The class is kept, so that its id stays its own.
+            known = self._known[key] = (class_def, self._ask(class_name, class_def))
         return known[1]
 
-    def _ask(self, class_name: str, class_def: Any) -> Answer:
-        row = self.table.get(class_name)
-        if row is not None:
-            return row.stage, row.part, "table"
+    def of_visit(
+        self, class_name: str, class_def: Any, dynprompt: Any, node_id: str, classes: Mapping[str, Any]
+    ) -> Visited:
+        """The stage of a visit: of its class, and for pixels in and out by its place in the graph.
+
+        Never raises: what cannot be told is `node_other`, origin `none`.
+
+        `dynprompt`: the host's graph of the prompt in execution. `classes`: the host's class table.
+        """
+        visited = self._visited(class_name, class_def, dynprompt, node_id, classes)
+        return visited or Visited("node_other", class_name, "none")
+
+    @guarded
+    def _visited(
+        self, class_name: str, class_def: Any, dynprompt: Any, node_id: str, classes: Mapping[str, Any]
+    ) -> Visited:
+        judged = self.judged(class_name, class_def)
+        if not judged.by_place:
+            return judged.visited
+        place = self._place(dynprompt, node_id, classes) or node_place.UNKNOWN
+        if place is node_place.DECODED:
+            return Visited(judged.stage, judged.part, judged.origin)
+        if place is node_place.CONTROL:
+            return Visited("conditioning", "control", judged.origin)
+        if place is node_place.PREPARES:
+            return judged.visited._replace(hint="conditioning")
+        return judged.visited
+
+    @guarded
+    def _place(self, dynprompt: Any, node_id: str, classes: Mapping[str, Any]) -> str | None:
+        places = self._places.get(dynprompt)
+        if places is None:
+
+            def kind_of(class_name: str) -> node_place.Kind:
+                return self.judged(class_name, classes.get(class_name)).node
+
+            places = self._places[dynprompt] = node_place.Places(dynprompt, kind_of)
+        return places.of(node_id)
+
+    def _ask(self, class_name: str, class_def: Any) -> Judged:
         shape = shape_of(class_name, class_def)
         if shape is not None:
             self.choices[class_name] = shape.choices
-        found = by_type(shape) if shape is not None else None
-        return (*found, "type") if found is not None else ("node_other", class_name, "none")
+        row = self.table.get(class_name)
+        if row is not None:
+            sure, origin = row.hint is None, "table"
+            stage, part = (row.stage, row.part) if row.hint is None else (row.hint, None)
+        else:
+            found = by_type(shape) if shape is not None else None
+            stage, part, sure = found if found is not None else ("node_other", class_name, True)
+            origin = "type" if found is not None else "none"
+        return judge(class_name, (stage, part, origin), sure, shape)
+
+
+def judge(class_name: str, answer: Answer, sure: bool, shape: Shape | None) -> Judged:
+    """Put together what is known of a class whose stage is `answer`."""
+    stage, part, origin = answer
+    by_place = sure and stage == "postprocess"
+    hint = stage if stage != "node_other" and (by_place or not sure) else None
+    visited = Visited("node_other", class_name, origin, hint) if hint else Visited(stage, part, origin)
+    return Judged(stage, part, origin, visited, by_place, kind_of(stage, shape))
+
+
+def kind_of(stage: str, shape: Shape | None) -> node_place.Kind:
+    """What a class of this stage and shape does to the graph around it."""
+    if shape is None:
+        return node_place.NOTHING_KNOWN
+    setup = bool(shape.works) and shape.works <= SAMPLER_SETUP
+    makes = stage in ("sampling", "vae_decode") and not setup
+    return node_place.Kind(
+        makes=makes,
+        carries=tuple(not set(kind.split(",")) <= PLAIN for kind in shape.outputs),
+        pixels=tuple(not HANDED.isdisjoint(kind.split(",")) for kind in shape.outputs),
+        works_on=shape.takes(*PIXELS) and shape.gives(*PIXELS) and stage in ("postprocess", "node_other"),
+        controls=not makes and shape.takes("CONTROL_NET", "MODEL_PATCH") and _takes_pictures_in(shape),
+        conditions=stage == "conditioning",
+        shows=shape.is_output and stage == "native_materialize",
+        closes_loop=shape.takes(CLOSES_LOOP),
+    )
+
+
+def _takes_pictures_in(shape: Shape) -> bool:
+    return shape.takes("IMAGE") and not shape.gives(*PIXELS)
+
+
+HANDED = PIXELS | {"*", MATCHED}
+PLAIN = VALUES - {"*", "MASK", MATCHED, "COMFY_AUTOGROW_V3", "COMFY_DYNAMICCOMBO_V3", "LIST", "ARRAY"}
+"""What holds no pixels and no latents."""
 
 
 @guarded
 def shape_of(class_name: str, class_def: Any) -> Shape | None:
     """The shape of a V1 or V3 node class, from INPUT_TYPES() (called once) and RETURN_TYPES."""
-    inputs: dict[str, str] = {}
-    choices: dict[str, frozenset[str]] = {}
     # A question of our own, beside the host's: the node's own fault is the host's to report, if it matters.
     groups = safe.ask(None, _input_types, class_def) or {}
+    return shape_from(
+        class_name,
+        groups,
+        getattr(class_def, "RETURN_TYPES", None) or (),
+        is_output=bool(getattr(class_def, "OUTPUT_NODE", False)),
+        is_remote=bool(getattr(class_def, "API_NODE", False)),
+    )
+
+
+def shape_from(class_name: str, groups: Any, outputs: Any, *, is_output: bool, is_remote: bool) -> Shape:
+    """The shape of a class from its inputs as INPUT_TYPES() or /object_info give them, and its outputs."""
+    inputs: dict[str, str] = {}
+    choices: dict[str, frozenset[str]] = {}
+    matched: set[str] = set()
     for group in ("required", "optional"):
         for name, spec in dict(groups.get(group) or {}).items():
             inputs[name] = _type_name(spec[0] if isinstance(spec, (tuple, list)) and spec else spec)
-            if inputs[name] == "COMBO":
+            if inputs[name] == MATCHED:
+                inputs[name] = _allowed(spec)
+                matched.add(inputs[name])
+            elif inputs[name] == "COMBO":
                 choices[name] = _choices(spec)
-    return Shape(
-        class_name,
-        inputs,
-        tuple(_type_name(one) for one in getattr(class_def, "RETURN_TYPES", None) or ()),
-        bool(getattr(class_def, "OUTPUT_NODE", False)),
-        bool(getattr(class_def, "API_NODE", False)),
-        choices,
-    )
+    given = tuple(_type_name(one) for one in outputs)
+    if len(matched) == 1:  # with two such templates it is not known which one the output follows
+        given = tuple(next(iter(matched)) if one == MATCHED else one for one in given)
+    return Shape(class_name, inputs, given, is_output, is_remote, choices)
+
+
+def _allowed(spec: Any) -> str:
+    """The types that a matching input can have, with commas between them."""
+    options = spec[1] if isinstance(spec, (tuple, list)) and len(spec) > 1 else None
+    template = options.get("template") if isinstance(options, dict) else None
+    allowed = template.get("allowed_types") if isinstance(template, dict) else None
+    return allowed if isinstance(allowed, str) and allowed != "*" else MATCHED
 
 
 def _choices(spec: Any) -> frozenset[str]:
@@ -142,106 +219,3 @@ def _input_types(class_def: Any) -> Any:
 
 def _type_name(kind: Any) -> str:
     return str(kind) if isinstance(kind, str) else "COMBO"
-
-
-def by_type(shape: Shape) -> Stage | None:
-    """The first rule that is certain for these types, or None."""
-    for rule in RULES:
-        found = rule(shape)
-        if found is not None:
-            return found
-    return None
-
-
-def _remote(s: Shape) -> Stage | None:
-    """An API node waits on somebody else's machine; its seams say when."""
-    return ("node_other", s.name) if s.is_remote else None
-
-
-def _whole_sampler(s: Shape) -> Stage | None:
-    """Samplers, and nodes of packs that load nothing but sample and more in one function."""
-    return ("sampling", None) if s.takes_model() and s.has("sampler_name", "steps") else None
-
-
-def _saver(s: Shape) -> Stage | None:
-    """An output node: what it takes says what it writes."""
-    if not s.is_output:
-        return None
-    timed = s.takes("AUDIO", "VIDEO") or s.has("fps") or s.has("frame_rate")
-    if s.takes("VIDEO", "AUDIO") or (s.takes("IMAGE") and timed):
-        return "encode_mux", None
-    if s.takes("IMAGE", "MASK"):
-        return "native_materialize", None
-    if s.takes("LATENT", *LOADED):
-        return "native_materialize", "write"
-    return None
-
-
-def _conditioning(s: Shape) -> Stage | None:
-    if s.gives("CONDITIONING"):
-        if s.takes("CONTROL_NET"):
-            return "conditioning", "control"
-        return "conditioning", "encode" if s.takes("CLIP") else None
-    encoded = any(one in ENCODED or "EMBED" in one for one in s.outputs)
-    return ("conditioning", "encode") if encoded else None
-
-
-def _sampler(s: Shape) -> Stage | None:
-    if s.gives("LATENT") and s.takes_model() and not s.gives("MODEL") and not s.takes_vae():
-        return ("sampling", None) if s.takes("MODEL", "GUIDER") else None
-    return ("sampling", None) if s.gives(*SAMPLER_SETUP) else None
-
-
-def _decode(s: Shape) -> Stage | None:
-    decodes = s.takes("LATENT") and s.takes_vae() and not s.gives("LATENT") and s.gives(*DECODED)
-    return ("vae_decode", None) if decodes else None
-
-
-def _encode(s: Shape) -> Stage | None:
-    encodes = s.takes(*PIXELS) and s.takes_vae() and s.gives("LATENT")
-    return ("conditioning", "vae_encode") if encodes else None
-
-
-def _loaded(s: Shape) -> Stage | None:
-    """Loaders and patchers of models; one that looks at pixels prepares a control or an adapter."""
-    if not any(one in LOADED or one.endswith("MODEL") for one in s.outputs):
-        return None
-    if s.takes("IMAGE", "CLIP_VISION_OUTPUT"):
-        return "conditioning", "control"
-    if s.takes(*TENSORS):
-        return None
-    return "model_load_residency", "build" if s.takes(*LOADED) else None
-
-
-def _post(s: Shape) -> Stage | None:
-    """The same kind of pixels in and out."""
-    same = any(s.takes(kind) and s.gives(kind) for kind in PIXELS)
-    return ("postprocess", s.name) if same else None
-
-
-def _assembly(s: Shape) -> Stage | None:
-    return ("native_materialize", None) if s.takes("IMAGE") and s.gives("VIDEO") else None
-
-
-def _plain(s: Shape) -> Stage | None:
-    """Sources of pixels and latents, arithmetic on latents, and plain values."""
-    if s.takes_model() or s.takes_vae() or s.takes(*LOADED) or not s.outputs:
-        return None
-    makes = all(one in VALUES or one in TENSORS for one in s.outputs)
-    return ("node_other", s.name) if makes else None
-
-
-RULES: tuple[Callable[[Shape], Stage | None], ...] = (
-    _remote,
-    _whole_sampler,
-    _saver,
-    _conditioning,
-    _sampler,
-    _decode,
-    _encode,
-    _loaded,
-    _post,
-    _assembly,
-    _plain,
-)
-"""In order; the first that answers decides."""

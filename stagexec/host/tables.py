@@ -13,7 +13,7 @@ import msgspec
 from stagexec import files
 from stagexec.host.probes import PROBES
 from stagexec.resources import patches_folder
-from stagexec.stages import NODE_CLASS, OPEN_STAGE, check
+from stagexec.stages import NODE_CLASS, OPEN_STAGE, STAGES, check
 
 _ID = re.compile(r"[a-z][a-z0-9_]*")
 _TARGET = re.compile(r"(?:[\w.]+|[\w.\-/ ]+\.py):[\w.]+")
@@ -42,6 +42,8 @@ class SeamRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     part: str | None = None
     part_inside: PartInside | None = None
     not_inside: tuple[str, ...] = ()
+    not_while: tuple[str, ...] = ()
+    """Stages that go on when they are open: the call is part of their work."""
     inside: tuple[str, ...] = ()
     threads: bool = True
     often: bool = False
@@ -57,6 +59,8 @@ class NodeGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     why: str
     classes: tuple[str, ...]
     part: str | None = None
+    hint: str | None = None
+    """Only with stage node_other: what such a class likely does where no seam tells."""
 
 
 class HandsOff(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,6 +78,8 @@ class NodeRow:
     part: str | None
     why: str
     source: str
+    hint: str | None = None
+    """The likely stage of a class that does several things: only its seams tell for certain."""
 
 
 @dataclass
@@ -183,6 +189,9 @@ def _stage_row_problem(row: SeamRow) -> str | None:
     if row.stage == OPEN_STAGE:
         return "the open stage keeps its part" if row.part or row.part_inside else None
     inner = row.part_inside.part if row.part_inside else None
+    unknown = [one for one in row.not_while if one not in STAGES]
+    if unknown:
+        return f"not_while names {unknown[0]!r}, which is no stage"
     try:
         check(row.stage, None if row.part == NODE_CLASS else row.part)
         check(row.stage, inner)
@@ -192,8 +201,8 @@ def _stage_row_problem(row: SeamRow) -> str | None:
 
 
 def _other_row_problem(row: SeamRow) -> str | None:
-    if row.stage or row.part or row.part_inside or row.inside or row.not_inside:
-        return f"a row of kind {row.kind} has no stage, part, part_inside, inside or not_inside"
+    if row.stage or row.part or row.part_inside or row.inside or row.not_inside or row.not_while:
+        return f"a row of kind {row.kind} has no stage, part, part_inside, inside, not_inside or not_while"
     if row.often or row.subclasses:
         return f"a row of kind {row.kind} is neither often nor of subclasses"
     if row.kind == "probe" and row.probe is None:
@@ -212,11 +221,13 @@ def _add_nodes(tables: Tables, one: Any, name: str, number: int) -> None:
         raise TableError(f"{where}: {error}") from None
     if not group.why.strip():
         raise TableError(f"{where}: why must say something")
+    if group.hint is not None and (group.stage != "node_other" or group.hint not in STAGES):
+        raise TableError(f"{where}: a hint is a stage, and is given beside stage node_other alone")
     for node_class in group.classes:
         if node_class in tables.nodes:
             raise TableError(f"{where}: node class '{node_class}' is listed twice in this file")
         part = node_class if group.part == NODE_CLASS else group.part
-        tables.nodes[node_class] = NodeRow(group.stage, part, group.why, name)
+        tables.nodes[node_class] = NodeRow(group.stage, part, group.why, name, group.hint)
 
 
 def _merge(into: Tables, new: Tables, override: bool) -> None:

@@ -104,7 +104,7 @@ def begin(api: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> lane.Visit
     if class_def is None:  # the host will say so
         return None
     record = lane.VisitRecord(run, node_id)
-    record.begin(api, node_class, class_def, dynprompt.get_parent_node_id(node_id))
+    record.begin(api, node_class, class_def, dynprompt)
     record.executed_before = executed
     expanding = args[8] if len(args) > 8 else kwargs["pending_subgraph_results"]
     record.growth = Growth(dynprompt, expanding, len(getattr(dynprompt, "ephemeral_prompt", ())))

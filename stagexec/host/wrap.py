@@ -166,7 +166,7 @@ def _stage_handler(row: SeamRow, switch: Switch, probe: _BoundProbe | None) -> H
     around = probe.around if probe else None
     keeps = stage == OPEN_STAGE
     outside = frozenset(row.not_inside)
-    chooses = bool(row.part_inside or row.inside or row.part == NODE_CLASS or keeps)
+    chooses = bool(row.part_inside or row.inside or row.not_while or row.part == NODE_CLASS or keeps)
     again_ns = AGAIN_NS if row.often else 0
 
     def handle(wrapped: Any, _instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -283,6 +283,8 @@ def choose_part(row: SeamRow, run: Any) -> Any:
     if row.inside and not run.inside_any(row.inside):
         return STAY_OUT
     if row.not_inside and run.inside_any(row.not_inside):
+        return STAY_OUT
+    if row.not_while and run.stage in row.not_while:
         return STAY_OUT
     if row.part_inside is not None and run.inside(row.part_inside.seam):
         return row.part_inside.part

@@ -190,6 +190,7 @@ class Visits(Event, tag="visits", kw_only=True):
     stage: list[str | None] = []
     origin: list[str | None] = []
     ui: list[bool | None] = []
+    hint: list[str | None] = []
 
 
 class Spans(Event, tag="spans", kw_only=True):

@@ -160,6 +160,7 @@ def _visit(visit: Visit, time: derive.VisitTime | None, device_ns: int | None) -
         "kind": visit.kind,
         "stage": stage,
         "origin": origin,
+        "hint": visit.hint,
         "self_ns": time.self_ns if time else 0,
         "device_ns": device_ns,
         "list_index": visit.list_index,

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any, get_args, get_type_hints
 
-from stagexec.format import VISIT_COLUMNS
+from stagexec.format import LATE_COLUMNS, VISIT_COLUMNS
 from stagexec.reading import events
 
 VISIT_TIMES = ("start_ns", "end_ns")
@@ -149,6 +149,7 @@ class Visit:
     class_stage: str | None
     class_origin: str | None
     ui: bool | None
+    hint: str | None = None
 
 
 @dataclasses.dataclass(slots=True)
@@ -284,7 +285,8 @@ def _nullable(kind: type[events.Event], names: tuple[str, ...]) -> frozenset[str
 def uneven(event: events.Event, names: tuple[str, ...]) -> list[str]:
     """The named columns of `event` that have not the length of its first."""
     size = len(getattr(event, names[0]))
-    return [name for name in names if len(getattr(event, name)) != size]
+    odd = [name for name in names if len(getattr(event, name)) != size]
+    return [name for name in odd if name not in LATE_COLUMNS or getattr(event, name)]
 
 
 def even(event: events.Event, names: tuple[str, ...]) -> bool:

@@ -199,7 +199,9 @@ def _print_visits(out: Console, run: dict[str, Any], all_visits: bool) -> None:
     for v in shown:
         node = text(v["node_id"]) + (f" (from {text(v['parent'])})" if v["parent"] is not None else "")
         kind = text(v["kind"]) + (f" at item {v['list_index']}" if v["list_index"] is not None else "")
-        where = (text(v["stage"]), text(v["origin"]))
+        likely = v.get("hint") if v["stage"] == "node_other" else None
+        stage = text(v["stage"]) + (f" (likely {text(likely)})" if likely else "")
+        where = (stage, text(v["origin"]))
         times = (human(v["self_ns"]), *((human(v["device_ns"]),) if with_device else ()))
         table.add_row(str(v["visit"]), node, text(v["class_type"]), kind, *where, *times)
     out.print(table)

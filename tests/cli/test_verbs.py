@@ -77,6 +77,20 @@ def test_runs_prints_every_field_of_the_contract(ledger: Path) -> None:
     assert rows[0]["host_version"] == "0.30.0"
 
 
+def test_show_says_what_a_visit_likely_was(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    run = FakeRun(journal, "eeee", TINY).spend(MS).start()
+    run.visit(1, "1", "FaceDetailer", [("node_other", 30 * MS)], hint="sampling")
+    run.visit(2, "2", "KSampler", [("sampling", 30 * MS)], hint=None)
+    run.flush().execute(outputs={}).close()
+    journal.write(tmp_path)
+    shown = call("show", "eeee", "--ledger", str(tmp_path)).stdout
+    assert "node_other (likely sampling)" in shown
+    assert shown.count("likely") == 1
+    run_ = printed("show", "eeee", "--ledger", str(tmp_path))
+    assert [one["hint"] for one in run_["visits"]] == ["sampling", None]
+
+
 def test_show_prints_every_field_of_the_contract(ledger: Path) -> None:
     run = printed("show", "cccc", "--ledger", str(ledger))
     assert set(run) >= SHOW_FIELDS | {"accepted_mono_ns", "finished_mono_ns"}

@@ -56,26 +56,26 @@ class Prompt:
 
     def __init__(self, graph: Graph) -> None:
         self.original_prompt = graph
-        self.grown: Graph = {}
-        self.parents: dict[str, str] = {}
+        self.ephemeral_prompt: Graph = {}
+        self.ephemeral_parents: dict[str, str] = {}
 
     def get_node(self, node_id: str) -> Any:
-        return self.original_prompt.get(node_id) or self.grown[node_id]
+        return self.original_prompt.get(node_id) or self.ephemeral_prompt[node_id]
 
     def add_ephemeral_node(self, node_id: str, node: Any, parent: str, _display: str) -> None:
-        self.grown[node_id] = node
-        self.parents[node_id] = parent
+        self.ephemeral_prompt[node_id] = node
+        self.ephemeral_parents[node_id] = parent
 
     def get_parent_node_id(self, node_id: str) -> str | None:
-        return self.parents.get(node_id)
+        return self.ephemeral_parents.get(node_id)
 
     def get_display_node_id(self, node_id: str) -> str:
-        return self.parents.get(node_id, node_id)
+        return self.ephemeral_parents.get(node_id, node_id)
 
     get_real_node_id = get_display_node_id
 
     def all_node_ids(self) -> set[str]:
-        return set(self.original_prompt) | set(self.grown)
+        return set(self.original_prompt) | set(self.ephemeral_prompt)
 
 
 class Nodes:

@@ -11,6 +11,8 @@ STAGES = {
     "Enc": "encode_mux",
     "Deliver": "delivery_commit",
     "Save": "native_materialize",
+    "Sample": "sampling",
+    "Decode": "vae_decode",
 }
 
 
@@ -37,6 +39,37 @@ def test_what_feeds_a_node_beyond_is_asked_for_in_its_place() -> None:
 def test_a_native_node_behind_a_postprocess_lies_beyond_native() -> None:
     graph = prompt(a=("Make",), b=("Post", "a"), c=("Save", "b"), d=("Save", "a"))
     assert until.cut(graph, ["c", "d"], "native", stage_of) == (["d", "a"], ["b", "c"])
+
+
+def test_work_on_the_picture_that_is_sampled_from_is_no_postprocess() -> None:
+    graph = prompt(
+        load=("Load",),
+        scale=("Post", "load"),
+        encode=("Encode", "scale"),
+        sample=("Sample", "encode"),
+        decode=("Decode", "sample"),
+        sharpen=("Post", "decode"),
+        save=("Save", "decode"),
+        last=("Save", "sharpen"),
+    )
+    assert until.cut(graph, ["save", "last"], "native", stage_of) == (["save", "decode"], ["sharpen", "last"])
+
+
+def test_work_on_frames_is_postprocess_also_where_they_are_sampled_from_again() -> None:
+    graph = prompt(
+        a=("Sample",),
+        b=("Decode", "a"),
+        c=("Post", "b"),
+        d=("Sample", "c"),
+        e=("Decode", "d"),
+        f=("Save", "e"),
+    )
+    assert until.cut(graph, ["f"], "native", stage_of) == (["b"], ["c", "d", "e", "f"])
+
+
+def test_an_encoder_lies_beyond_also_where_its_file_is_sampled_from() -> None:
+    graph = prompt(a=("Make",), b=("Enc", "a"), c=("Sample", "b"))
+    assert until.cut(graph, ["c"], "postprocess", stage_of) == (["a"], ["b", "c"])
 
 
 def test_what_nobody_asked_for_is_not_asked_for() -> None:

@@ -111,6 +111,11 @@ def node_classes(host: Any, log: Log) -> dict[str, Any]:  # noqa: C901 (a list o
             return {"required": {"x": ("X",)}}
 
     class Load(Node):
+        """Pixels in and out: its place in the graph is asked for."""
+
+        INPUT_TYPES = classmethod(lambda cls: {"required": {"x": ("IMAGE",)}})  # type: ignore[assignment]
+        RETURN_TYPES = ("IMAGE",)
+
         def go(self, x: int) -> Any:
             host.load_models([SimpleNamespace(model=None)])
             return (host.upscale(x),)

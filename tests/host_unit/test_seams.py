@@ -243,6 +243,17 @@ def test_a_row_stays_out_inside_a_seam_that_has_the_time(host_module, load, seam
     assert [one[2] for one in run.entered] == ["outer", "inner"]
 
 
+def test_a_row_stays_out_while_a_stage_is_open_that_it_is_part_of(host_module, load, seams, row, run) -> None:
+    name = host_module(HOST)
+    seams(row("inner", f"{name}:work", not_while=("encode_mux",)))
+    module = load(name)
+    run.enter("encode_mux")
+    module.work(1)
+    run.leave(0)
+    module.work(1)
+    assert [one[2] for one in run.entered] == [None, "inner"]
+
+
 def test_a_row_can_be_limited_to_the_inside_of_a_seam(host_module, load, seams, row, run) -> None:
     name = host_module(HOST)
     seams(row("inner", f"{name}:work", inside=("outer",)), row("outer", f"{name}:Model.run"))

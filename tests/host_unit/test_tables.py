@@ -52,6 +52,14 @@ def test_a_users_seam_with_a_shipped_id_takes_its_place(tmp_path: Path) -> None:
     assert load([file(tmp_path, mine)]).seams["vae_decode"].target == ("comfy.sd:VAE.decode_renamed",)
 
 
+def test_a_row_of_a_class_that_does_several_things_has_a_hint(tmp_path: Path) -> None:
+    text = '[[nodes]]\nstage = "node_other"\nhint = "sampling"\nwhy = "mine"\nclasses = ["Detailer"]\n'
+    assert load([file(tmp_path, text)]).nodes["Detailer"].hint == "sampling"
+    for wrong in (text.replace('"sampling"', '"sampel"'), text.replace('"node_other"', '"postprocess"')):
+        with pytest.raises(TableError, match="a hint is a stage, and is given beside stage node_other alone"):
+            load([file(tmp_path, wrong)])
+
+
 def test_a_users_node_class_takes_the_shipped_one_s_place(tmp_path: Path) -> None:
     text = '[[nodes]]\nstage = "postprocess"\npart = "<node class>"\nwhy = "mine"\nclasses = ["Canny"]\n'
     row = load([file(tmp_path, text)]).nodes["Canny"]
@@ -76,6 +84,10 @@ def test_a_users_node_class_takes_the_shipped_one_s_place(tmp_path: Path) -> Non
         (
             ('why = "seen"', 'why = "seen"\nnot_inside = ["nobody"]'),
             r"names the seam 'nobody', which no table has",
+        ),
+        (
+            ('why = "seen"', 'why = "seen"\nnot_while = ["encod"]'),
+            r"not_while names 'encod', which is no stage",
         ),
         (('kind = "stage"', 'kind = "probe"\nprobe = "cancel"'), r"a row of kind probe has no stage"),
     ],

@@ -243,7 +243,8 @@ class Servers:
                 played.executed += label == "native"
                 if self.loaded.get(visit.class_type, "").startswith("custom_nodes."):
                     stage = visit.class_stage or "node_other"
-                    played.stages[visit.class_type] = f"{stage} ({visit.class_origin or 'none'})"
+                    likely = f", likely {visit.hint}" if visit.hint else ""
+                    played.stages[visit.class_type] = f"{stage} ({visit.class_origin or 'none'}{likely})"
 
 
 class NotReady(Exception):

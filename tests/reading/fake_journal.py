@@ -147,6 +147,7 @@ class FakeRun:
             "stage": steps[0][0] if steps else "node_other",
             "origin": "table",
             "ui": False,
+            "hint": None,
         }
         self.visits.append({**row, **fields})
         return self
