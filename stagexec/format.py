@@ -21,8 +21,8 @@ HISTORY = {
     "says how it was found; after_run tells of what the host does between two runs, and run_closed by how "
     "much the check of a run's files was held up by that: neither is in the run any more; calls of a node's "
     "class that took long are marked with the node; the loop's own time has parts; a profile's path is "
-    "relative to the ledger; mark interrupt_pressed tells code that raised the interrupt from a person; visits "
-    "tell a hint",
+    "relative to the ledger; mark interrupt_pressed tells code that raised the interrupt from a person; "
+    "visits tell a hint",
 }
 
 ENDS: dict[str, str] = {
