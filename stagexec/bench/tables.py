@@ -255,7 +255,7 @@ def _counts(words: Any) -> dict[str, int]:
     return found
 
 
-HELD = ("condition_id", "timing", "machine", "host_version", "executor")
+HELD = ("condition_id", "startup_class", "timing", "machine", "host_version", "executor")
 """What must be equal in all runs of a cell."""
 COMPARED = ("timing", "machine")
 """What must be equal in two cells that are compared: the rest may be what the arms differ in."""

@@ -119,8 +119,11 @@ def wrong_state(state: str, step: Step, run: Mapping[str, Any], prompt: Mapping[
         if run["startup_class"] != "process_cold":
             return f"the run was not the first of its process ({run['startup_class']})"
         return None
-    if run["startup_class"] != "warm":
-        return f"the process was not warm ({run['startup_class']})"
+    if run["startup_class"] == "process_cold":
+        return "the process was not warm: nothing had been computed in it (process_cold)"
+    allowed = _CLASSES.get(state)
+    if allowed is not None and run["startup_class"] not in (*allowed, None):
+        return f"the run was {run['startup_class']}: {(run.get('startup_evidence') or {}).get('reason', '')}"
     check = _CHECKS.get(state)
     return check(run, prompt) if check else None
 
@@ -169,6 +172,12 @@ def _is_uncached(run: Mapping[str, Any], _prompt: Mapping[str, Any]) -> str | No
     left = sorted(set(run["expected_nodes"]) - _executed(run))
     return f"nodes {', '.join(left)} were not executed" if left else None
 
+
+_CLASSES = {
+    "recompute": ("model_warm_recompute",),
+    "cached": ("cache_hit_rerun",),
+}
+"""State -> the startup classes that a run in it has; a model of the others may be loaded."""
 
 _CHECKS = {
     "recompute": _is_resident,

@@ -23,6 +23,7 @@ KNOWN: dict[str, dict[str, Any]] = {
     "compiled": {},
     "cache_defeated": {"why": str | None},
     "warmup": {},
+    "weights_read": {"file": str | None, "bytes": Whole | None},
 }
 """Name of a mark -> the fields of its detail that are read, with their types."""
 

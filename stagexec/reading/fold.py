@@ -13,7 +13,7 @@ from stagexec.format import (
     SPAN_COLUMNS,
     VISIT_COLUMNS,
 )
-from stagexec.reading import alive, details, ends, events
+from stagexec.reading import alive, details, ends, events, startup
 from stagexec.reading.journal import Source
 from stagexec.reading.runs import Process, Run, even
 
@@ -87,6 +87,7 @@ class Fold:
             _complete(run, ending.last_ns if ending is not None else self.process.last_ns)
             if ending is not None:
                 ends.close(run, ending)
+        startup.assign(self.runs.values())
         return list(self.runs.values())
 
     def _is_live(self, now_wall_ns: int, is_alive: Alive) -> bool:

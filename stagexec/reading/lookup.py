@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
-from stagexec.reading import alive, index, lean, progress, relation, store
+from stagexec.reading import alive, index, lean, progress, relation, startup, store
 from stagexec.reading.fold import Alive, fold
 from stagexec.reading.journal import Source, sources
 from stagexec.reading.runs import Run
@@ -99,6 +99,10 @@ def several(
     wanted = found.get(row["run_id"])
     if wanted is None or wanted.closed is None:  # how it ended is told by what the process left
         return _by_fold(source, now_wall_ns, is_alive)
+    for one in found.values():  # by its row: not all runs before it are here
+        told = rows.get(one.run_id)
+        if told is not None and "startup_between" in told:
+            one.startup = startup.Startup(told["startup_class"], told["startup_between"])
     return list(found.values())
 
 

@@ -16,6 +16,7 @@ COLUMNS = (
     "run_id",
     "condition_id",
     "stage_id",
+    "part",
     "start_mono_ns",
     "end_mono_ns",
     "cpu_wall_ms",
@@ -36,13 +37,14 @@ def rows(run: Run) -> Iterator[dict[str, Any]]:
         if artifact.node_id is not None and artifact.sha256 is not None:
             hashes.setdefault(artifact.node_id, []).append(artifact.sha256)
     on_device = device.times(run).segments
-    for (stage, _, start, end, number, _), gpu in zip(run.segments.rows(), on_device, strict=True):
+    for (stage, part, start, end, number, _), gpu in zip(run.segments.rows(), on_device, strict=True):
         visit = visits.get(number) if number is not None else None
         mine = hashes.get(visit.node_id or "") if visit is not None else None
         yield {
             "run_id": run.run_id,
             "condition_id": run.condition_id,
             "stage_id": stage,
+            "part": part,
             "start_mono_ns": start,
             "end_mono_ns": end,
             "cpu_wall_ms": milliseconds(end - start),

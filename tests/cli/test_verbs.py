@@ -275,7 +275,9 @@ def test_show_prints_stages_that_add_up_and_what_was_not_active(ledger: Path) ->
     out = call("show", "cccc", "--ledger", str(ledger)).stdout
     run = printed("show", "cccc", "--ledger", str(ledger))
     total = run["total_ns"]
-    assert f"sum of {len(run['segments'])} segments {total} ns = total {total} ns (1.12 s)" in out
+    assert (
+        f"sum of {len(run['segments'])} segments {total} ns = accepted → finished {total} ns (1.12 s)" in out
+    )
     assert "device time not active: no device events in timing mode baseline" in out
     assert "seam core.gone refused: no such [argument]" in out
     assert "/out/a.png" in out
