@@ -1,9 +1,8 @@
-"""What of a first run's time the second of the same work did not take, and why: paid once, cached, or noise."""
+"""What of a first run's time the second of the same work did not take: paid once, cached, or noise."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 from stagexec.answers.words import human, percent
@@ -24,9 +23,9 @@ KINDS = ("once", "cached", "speed", "waiting")
 class Split:
     """First minus second, in ns; the four add up to the difference of the totals exactly.
 
-    `once_ns`: loading, building, uploading, compiling, the first step's excess. `cached_ns`: work of nodes that
-    the second had from the cache: it comes back when their inputs change. `speed_ns`: the same work at another
-    speed. `waiting_ns`: queue and external waits. `first_ns` and `second_ns` are without waiting.
+    `once_ns`: loading, building, uploading, compiling, the first step's excess. `cached_ns`: work of nodes
+    that the second had from the cache: it comes back when their inputs change. `speed_ns`: the same work at
+    another speed. `waiting_ns`: queue and external waits. `first_ns` and `second_ns` are without waiting.
     """
 
     first_ns: int
@@ -103,12 +102,6 @@ def says(found: Split, first: str = "the first run", second: str = "the second")
 def reloaded(run: Run) -> bool:
     """Did it load a model again that its process had? What it paid is then no figure of a second run."""
     return run.startup_class == startup.SWITCHED
-
-
-def bench_shares(first: Mapping[str, int], second: Mapping[str, int]) -> float | None:
-    """Once ÷ first of two runs of which only the stages are kept: what the second did not load."""
-    active = sum(ns for stage, ns in first.items() if stage not in WAITING)
-    return (first.get(ONCE, 0) - second.get(ONCE, 0)) / active if active > 0 else None
 
 
 def figures(found: Split) -> dict[str, Any]:

@@ -14,7 +14,7 @@ MOST = 5
 
 def proof(run: Run) -> dict[str, Any]:
     """{sum_ns, accepted_ns, finished_ns, says, problems}: `accepted_ns` is the time of `run_accepted`,
-    `finished_ns` what `run_closed` tells; None where there is no such event. Times in ns of the process's clock.
+    `finished_ns` what `run_closed` tells; None without such an event. Times in ns of the process's clock.
     """
     accepted = run.accepted.ts_mono_ns if run.accepted else None
     accepted = None if accepted == events.NO_TIME else accepted

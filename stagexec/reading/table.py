@@ -48,8 +48,9 @@ FACTS: dict[str, str] = {
 """Column -> DuckDB type. Times in ns. `delivered`: artifacts that are there, our own traces apart;
 `executed_visits`: visits that executed their node, which runs of one condition share unless the cache had
 more for one of them; `lower_bound`: the host pages weights in while it samples, so model_load_residency is
-more than it shows. `warmup`: not in statistics. `startup_raw`: what the writer said, `startup_between`: the run
-that came between, `started_ns`: start of execution on the process's clock, `models`: startup.Facts as JSON."""
+more than it shows. `warmup`: not in statistics. `startup_raw`: what the writer said; `startup_between`: the
+run that came between; `started_ns`: start of execution on the process's clock; `models`: startup.Facts as
+JSON."""
 
 STAGE_COLUMNS: dict[str, str] = {stage: f"{stage}_ns" for stage in sets.STAGES}
 """stage -> column; null where the run was never in the stage."""
@@ -119,8 +120,8 @@ def stages_of(row: dict[str, Any]) -> dict[str, int]:
 
 SUMMARY = (
     "run_id", "prompt_id", "condition_id", "outcome", "cause", "error_stage", "error_node", "startup_class",
-    "startup_evidence", "executor", "timing", "accepted_wall", "total_ns", "device_ns", "device_reason", "validate_ns", "stages",
-    "wasted_ns", "wasted_kind", "cancel_latency_ns", "host_version", "warmup",
+    "startup_evidence", "executor", "timing", "accepted_wall", "total_ns", "device_ns", "device_reason",
+    "validate_ns", "stages", "wasted_ns", "wasted_kind", "cancel_latency_ns", "host_version", "warmup",
 )  # fmt: skip
 
 
