@@ -216,8 +216,8 @@ def _given_back(run: Run, start: int, end: int) -> int:
     columns = device.memory(run)
     told = zip(columns.get("at_ns", ()), columns.get("rss_bytes", ()), strict=True)
     readings = [(at, value) for at, value in told if value is not None]
-    before = next((value for at, value in reversed(readings) if at <= start), None)
-    after = next((value for at, value in readings if at >= end), None)
+    before = next((value for at, value in reversed(readings) if at is not None and at <= start), None)
+    after = next((value for at, value in readings if at is not None and at >= end), None)
     return 0 if before is None or after is None else max(0, int(before - after))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from stagexec import stages as sets
 from stagexec.answers import machine
-from stagexec.answers.words import human, nodes, percent, size
+from stagexec.answers.words import human, nodes, size
 from stagexec.reading import derive, parts, startup
 from stagexec.reading.graph import Graph
 from stagexec.reading.runs import Run
@@ -32,9 +32,6 @@ NOT_SAVED = ("queue_wait", "executor_prepare")
 
 NOT_CACHED = ("queue_wait", "executor_prepare", "executor_overhead", "delivery_commit", "external_wait")
 """Stages of which nothing is ever had from the cache."""
-
-WAITED = ("queue_wait", "external_wait")
-"""Stages that other programs on the machine do not make longer."""
 
 SPOKEN = {
     "queue_wait": "waiting in the queue",
@@ -233,7 +230,7 @@ def _clauses(a: Side, b: Side, deltas: list[StageDelta]) -> tuple[list[Clause], 
     main = [d for d in deltas if differs and d.share is not None and d.share >= NAMED_FROM]
     against = [d for d in deltas if differs and d.share is not None and d.share <= -NAMED_FROM]
     if saved:  # what the cache saved is one reason, and what it cannot save another
-        main = [d for d in main if d.stage in NOT_SAVED]
+        main, against = ([d for d in some if d.stage in NOT_SAVED] for some in (main, against))
     first, second = (
         [
             Clause(_reason(a, b, d), d.delta_ns, (d.a_ns, d.b_ns))
@@ -305,20 +302,12 @@ def _sampling(a: Side, b: Side) -> list[str]:
     if before and after:
         if abs(after - before) <= ABOUT * max(before, after):
             how = "took about as long"
-        elif after > before and (share := _busy(b, "sampling")) is not None:
-            how = f"was beside other programs, which had {percent(share)} of the machine"
         else:
             how = "took less" if after < before else "took longer"
         return [f"sampling {how} ({human(before)} → {human(after)})"]
     if before:
         return ["nothing was sampled"]
     return [f"it sampled ({human(after)}), {a.name} did not"] if after else []
-
-
-def _busy(side: Side, stage: str) -> float | None:
-    """The share that other programs had of the machine in a stage, where that is enough to be the reason."""
-    share = machine.busy(side.run, stage)
-    return share if share is not None and share >= machine.BUSY else None
 
 
 def _reason(a: Side, b: Side, delta: StageDelta) -> str:
@@ -332,12 +321,6 @@ def _reason(a: Side, b: Side, delta: StageDelta) -> str:
             return f"{spoken} fell away, its nodes came from the cache"
         if not less and a.had_from_cache(delta.stage, b):
             return f"{spoken} ran again, {a.name} had it from the cache"
-    slow, share = (a if less else b), None
-    if delta.stage not in WAITED:
-        share = _busy(slow, delta.stage)
-    if share is not None:
-        how = f"while other programs had {percent(share)} of the machine in {slow.name}"
-        return f"{spoken} took {'less' if less else 'its time'} {how}"
     return f"{spoken} took {'less' if less else 'longer'}"
 
 

@@ -1,13 +1,10 @@
-"""What else may have made a run slower: files that came from disk, other programs on the same cores."""
+"""What else may have made a run slower: files that came from disk."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from stagexec.reading.runs import Run
-
-BUSY = 0.2
-"""From this share of all cores on that other programs had, a longer time is no longer laid to the work."""
 
 
 class Read(NamedTuple):
@@ -39,8 +36,3 @@ def _from_disk(detail: dict[str, int | None]) -> int | None:
     if pages and cold is not None and whole is not None:
         return whole * cold // pages
     return detail.get("io_bytes")
-
-
-def busy(_run: Run, _stage: str) -> float | None:
-    """The share of all cores that other programs had during a stage; None where it is not recorded."""
-    return None

@@ -121,11 +121,12 @@ def wrong_state(state: str, step: Step, run: Mapping[str, Any], prompt: Mapping[
         return None
     if run["startup_class"] == "process_cold":
         return "the process was not warm: nothing had been computed in it (process_cold)"
-    allowed = _CLASSES.get(state)
-    if allowed is not None and run["startup_class"] not in (*allowed, None):
-        return f"the run was {run['startup_class']}: {(run.get('startup_evidence') or {}).get('reason', '')}"
     check = _CHECKS.get(state)
-    return check(run, prompt) if check else None
+    if check and (why := check(run, prompt)):
+        return why
+    if state == "recompute" and run["startup_class"] in NOT_RECOMPUTED:
+        return f"the run was {run['startup_class']}"
+    return None
 
 
 def _executed(run: Mapping[str, Any]) -> set[str]:
@@ -173,11 +174,9 @@ def _is_uncached(run: Mapping[str, Any], _prompt: Mapping[str, Any]) -> str | No
     return f"nodes {', '.join(left)} were not executed" if left else None
 
 
-_CLASSES = {
-    "recompute": ("model_warm_recompute",),
-    "cached": ("cache_hit_rerun",),
-}
-"""State -> the startup classes that a run in it has; a model of the others may be loaded."""
+NOT_RECOMPUTED = ("model_switch_A_B_A", "cache_hit_rerun")
+"""Classes that a run in the state `recompute` must not have. An arm that keeps no model on the device uploads
+in every run: that is its nature, and the cell still takes no runs of two classes."""
 
 _CHECKS = {
     "recompute": _is_resident,

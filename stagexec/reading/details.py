@@ -23,7 +23,14 @@ KNOWN: dict[str, dict[str, Any]] = {
     "compiled": {},
     "cache_defeated": {"why": str | None},
     "warmup": {},
-    "weights_read": {"file": str | None, "bytes": Whole | None},
+    "weights_read": {
+        "file": str | None,
+        "bytes": Whole | None,
+        "pages": Whole | None,
+        "cold_pages": Whole | None,
+        "io_bytes": Whole | None,
+        "ns": Whole | None,
+    },
 }
 """Name of a mark -> the fields of its detail that are read, with their types."""
 

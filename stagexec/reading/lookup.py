@@ -99,10 +99,10 @@ def several(
     wanted = found.get(row["run_id"])
     if wanted is None or wanted.closed is None:  # how it ended is told by what the process left
         return _by_fold(source, now_wall_ns, is_alive)
-    for one in found.values():  # by its row: not all runs before it are here
-        told = rows.get(one.run_id)
+    for run in found.values():  # by its row: not all runs before it are here
+        told = rows.get(run.run_id)
         if told is not None and "startup_between" in told:
-            one.startup = startup.Startup(told["startup_class"], told["startup_between"])
+            run.startup = startup.Startup(told["startup_class"], told["startup_between"])
     return list(found.values())
 
 

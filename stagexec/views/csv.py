@@ -16,7 +16,6 @@ COLUMNS = (
     "run_id",
     "condition_id",
     "stage_id",
-    "part",
     "start_mono_ns",
     "end_mono_ns",
     "cpu_wall_ms",
@@ -24,6 +23,7 @@ COLUMNS = (
     "cache_state",
     "artifact_hash",
     "status",
+    "part",
 )
 
 
@@ -44,7 +44,6 @@ def rows(run: Run) -> Iterator[dict[str, Any]]:
             "run_id": run.run_id,
             "condition_id": run.condition_id,
             "stage_id": stage,
-            "part": part,
             "start_mono_ns": start,
             "end_mono_ns": end,
             "cpu_wall_ms": milliseconds(end - start),
@@ -52,6 +51,7 @@ def rows(run: Run) -> Iterator[dict[str, Any]]:
             "cache_state": visit.kind if visit is not None else None,
             "artifact_hash": ";".join(mine) if mine else None,
             "status": run.outcome,
+            "part": part,
         }
 
 

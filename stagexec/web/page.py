@@ -77,7 +77,8 @@ async function show(id) {
       stages.append(r);
     }
   }
-  box.append(stages);
+  const why = run.startup_evidence ? run.startup_class + ": " + run.startup_evidence.reason : "";
+  box.append(el("p", why), stages);
   const visits = el("table");
   const longest = [...run.visits].sort((a, b) => b.self_ns - a.self_ns).slice(0, 100);
   for (const v of longest) {

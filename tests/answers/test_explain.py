@@ -61,8 +61,8 @@ def test_a_new_seed_credits_the_resident_model_and_not_the_sampling(
     assert found.verdict == (
         "The third run was 5.08 s faster than the first run (6.20 s → 1.12 s): "
         "the model was already resident (5.00 s → 2.00 ms, 98% of the difference); "
-        "the other stages 2%; 2 of 5 nodes came from the cache; sampling took about as long (1.00 s → 980 ms); "
-        "same picture, by hash."
+        "the other stages 2%; 2 of 5 nodes came from the cache; "
+        "sampling took about as long (1.00 s → 980 ms); same picture, by hash."
     )
 
 
@@ -225,7 +225,7 @@ def any_run(random_: random.Random, name: str) -> Play:
 
     def play(journal: FakeJournal) -> None:
         run = FakeRun(journal, name, TINY).spend(random_.randrange(S)).start()
-        cached = random_.randrange(5)
+        cached = random_.randrange(6)
         run.spend(random_.randrange(20 * MS))
         journal.events[-1]["nodes"] = list(TINY)[:cached]
         for number, node in enumerate(list(TINY)[cached:], 1):
@@ -312,12 +312,3 @@ def test_weights_that_came_from_disk_this_time_are_said_with_their_speed(compare
     assert "read from disk this time (178.0 MB at 130.0 MB/s)" in found.verdict
     other = compared(reading("aaaa", 100, 1369 * MS), reading("bbbb", 0, 74 * MS))
     assert "from disk" not in other.verdict
-
-
-def test_sampling_is_not_called_slower_where_other_programs_had_the_machine(
-    compared: Compared, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("stagexec.answers.machine.busy", lambda run, stage: 0.85)
-    found = compared(lambda j: reseeded_run(j, "aaaa", S), lambda j: reseeded_run(j, "bbbb", 5 * S))
-    assert "sampling took longer" not in found.verdict
-    assert "sampling took its time while other programs had 85% of the machine in run B" in found.verdict

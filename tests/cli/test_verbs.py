@@ -291,7 +291,7 @@ def test_markup_in_a_node_class_is_printed_as_it_is(ledger: Path) -> None:
 def test_diff_prints_the_verdict_first(ledger: Path) -> None:
     out = call("diff", "aaaa", "bbbb", "--ledger", str(ledger)).stdout
     assert out.startswith("Run B was 6.19 s faster than run A")
-    assert "startup_class: process_cold → warm" in out
+    assert "startup_class: process_cold → cache_hit_rerun" in out
 
 
 def test_a_long_run_shows_its_longest_visits_and_all_of_them_when_asked(tmp_path: Path) -> None:
