@@ -72,7 +72,10 @@ async function show(id) {
   for (const [stage, ns] of Object.entries(run.stages)) {
     stages.append(row([stage, human(ns)]));
     for (const [part, of] of Object.entries((run.parts || {})[stage] || {})) {
-      const r = row(["\\u2003" + part, human(of)]);
+      const n = stage === "sampling" && part === "step" ? run.steps : null;
+      const each = n && n.middle_ns !== null ? ": " + n.count + " \\u00d7 " + human(n.middle_ns) +
+        ", first " + human(n.first_ns) : "";
+      const r = row(["\\u2003" + part + each, human(of)]);
       r.className = "dim";
       stages.append(r);
     }
