@@ -121,7 +121,8 @@ EVENTS: dict[str, dict[str, str]] = {
         "left_out": "list of node ids that lie beyond the stop point",
     },
     "run_started": {
-        "startup_class": "process_cold (first run of the process) or warm",
+        "startup_class": "process_cold (first run of the process) or warm; a reader derives the five startup "
+        "classes from the other events",
         "timing": "timing mode of this run: that of the process, or profile where one run was armed for it",
         "device": "kind of device whose events time this run: cuda, xpu, mps; null where none do",
         "device_reason": "why there is no device time; null where there is",

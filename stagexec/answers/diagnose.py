@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -9,13 +10,17 @@ from typing import Any, Literal
 import msgspec
 
 from stagexec import stages as sets
+from stagexec.answers import first_second
+from stagexec.answers.first_second import ONE_TIME_SHARE
 from stagexec.answers.words import human, percent, size
-from stagexec.reading import derive, device
+from stagexec.reading import derive, device, startup
 from stagexec.reading.graph import Graph
 from stagexec.reading.runs import Run
 
-ONE_TIME_SHARE = 0.8
-"""A first run whose time is this share one-time cost (loading, compiling) pays it once, not per run."""
+FRAGMENTED, FRAGMENTED_BYTES = 0.3, 500_000_000
+"""Memory that is held and not used counts from this share and size on."""
+
+COMPUTED = frozenset(startup.CLASSES) - {startup.CACHED}
 
 SWING = 0.25
 """A fall or rise of allocated memory counts from this share of the run's highest reading on."""
@@ -137,37 +142,100 @@ def host_device_ratio(run: Run, _same: Sequence[Run]) -> list[Diagnosis]:
 
 
 def one_time_cost(run: Run, same: Sequence[Run]) -> list[Diagnosis]:
-    """How much of a first run's time the second run of the same work did not need."""
+    """How much of a first run's time was paid once, against the next run of the same work."""
     mine = [one for one in same if same_graph(one, run) and worked(one)]
-    if len(mine) < 2 or run not in mine[:2]:
+    if len(mine) < 2:
         return []
-    first, second = mine[0], mine[1]
+    first = mine[0]
+    # A run that had to load again what the process had says nothing about what a second run costs.
+    second = next((one for one in mine[1:] if not first_second.reloaded(one)), mine[1])
+    if run not in (first, second) or first_second.reloaded(second):
+        return []
     if first.outcome != "success" or second.outcome != "success" or not same_work(first, second):
         return []
-    first_ns, second_ns = active_ns(first), active_ns(second)
-    if first_ns <= 0:
+    found = first_second.split(first, second)
+    if found.share is None:
         return []
-    share = (first_ns - second_ns) / first_ns
-    mostly = share >= ONE_TIME_SHARE
-    paid = f"{percent(share)} was one-time cost, the rest is paid by every run"
-    says = (
-        f"the first run took {human(first_ns)} without waiting in the queue, the second {human(second_ns)}: "
-        f"{paid if share > 0 else 'no one-time cost shows'}"
+    mostly = found.share >= ONE_TIME_SHARE
+    rule = (
+        f"once ÷ first against {ONE_TIME_SHARE}, on two runs that sampled as often; once: loading, compiling "
+        "and the first step's excess that the second did not have"
     )
-    rule = f"(first − second) ÷ first against {ONE_TIME_SHARE}, on two runs that sampled as often"
-    figures = {
-        "first": first.run_id,
-        "second": second.run_id,
-        "first_ns": first_ns,
-        "second_ns": second_ns,
-        "share": share,
-    }
-    return [_note("one_time_cost" if mostly else "per_run_cost", says, rule, figures)]
+    figures = {"first": first.run_id, "second": second.run_id, **first_second.figures(found)}
+    name = "one_time_cost" if mostly else "per_run_cost"
+    return [_note(name, first_second.says(found), rule, figures)]
 
 
-def active_ns(run: Run) -> int:
-    """The run's total without waiting in the queue."""
-    return run.segments.total_ns() - derive.stage_times(run).get("queue_wait", 0)
+def reloaded(run: Run, same: Sequence[Run]) -> list[Diagnosis]:
+    """A model that the process had, loaded again: because of one other run, or in turns all the time."""
+    if not first_second.reloaded(run) or run.startup is None:
+        return []
+    before = [one for one in same if started_ns(one) < started_ns(run) and one.startup_class in COMPUTED]
+    turns = list(itertools.takewhile(first_second.reloaded, [run, *reversed(before)]))
+    spent = sum(derive.stage_times(one).get("model_load_residency", 0) for one in turns)
+    between = run.startup.between
+    facts = startup.facts_of(run)
+    why = (
+        f"because run {between[:8]} ran between" if between else "after memory was given back under pressure"
+    )
+    figures: dict[str, Any] = {"between": between, "runs": len(turns), "load_ns": spent}
+    figures["models"] = sorted({name for _, name, _ in loads(run)})
+    figures["read"] = facts.read if facts else 0
+    rule = "a model was loaded that an earlier run of the process had used, and the run before had not"
+    if len(turns) < 2:
+        says = f"{_models(run)} loaded again {why} ({human(spent)})"
+        return [_problem("model_reloaded", says, rule, figures)]
+    says = (
+        f"models take turns: {len(turns)} runs in a row loaded again what the process had had, "
+        f"{human(spent)} in all; the last {why}"
+    )
+    return [_problem("model_thrash", says, f"{rule}, in one run after another", figures)]
+
+
+def _models(run: Run) -> str:
+    sizes = {name: bytes_ for _, name, bytes_ in loads(run)}
+    told = [f"{name} ({size(bytes_)})" for name, bytes_ in sorted(sizes.items())]
+    return f"{', '.join(told)} {'was' if len(told) == 1 else 'were'}" if told else "models were"
+
+
+def evicted(run: Run, _same: Sequence[Run]) -> list[Diagnosis]:
+    """The host gave memory back under pressure during the run."""
+    spans = [(s, e) for _, part, s, e, _, _ in run.segments.rows() if part == "eviction"]
+    spent = sum(end - start for start, end in spans)
+    if spent < startup.EVICTED_NS:
+        return []
+    given = sum(_given_back(run, start, end) for start, end in spans)
+    told = f" ({size(given)})" if given else ""
+    says = f"evicted under RAM pressure{told}: it took {human(spent)}, and what was evicted is computed again"
+    rule = "time in the part `eviction`; bytes by the process's memory before and after, where it was read"
+    return [_problem("ram_eviction", says, rule, {"ns": spent, "bytes": given or None})]
+
+
+def _given_back(run: Run, start: int, end: int) -> int:
+    """Bytes by which the process's memory fell from the last reading before to the first after."""
+    columns = device.memory(run)
+    told = zip(columns.get("at_ns", ()), columns.get("rss_bytes", ()), strict=True)
+    readings = [(at, value) for at, value in told if value is not None]
+    before = next((value for at, value in reversed(readings) if at is not None and at <= start), None)
+    after = next((value for at, value in readings if at is not None and at >= end), None)
+    return 0 if before is None or after is None else max(0, int(before - after))
+
+
+def fragmentation(run: Run, _same: Sequence[Run]) -> list[Diagnosis]:
+    """Device memory that the allocator held and nothing used, where it held most."""
+    columns = device.memory(run)
+    pairs = zip(columns.get("reserved_bytes", ()), columns.get("allocated_bytes", ()), strict=True)
+    known = [(held, used) for held, used in pairs if held is not None and used is not None]
+    if not known:
+        return []
+    held, used = max(known)
+    idle = held - used
+    if idle < FRAGMENTED_BYTES or idle < FRAGMENTED * held:
+        return []
+    says = f"the allocator held {size(held)} of device memory and {size(used)} was in use: {size(idle)} idle"
+    rule = f"reserved − allocated at the highest reading from {percent(FRAGMENTED)} of it on"
+    figures = {"reserved_bytes": held, "allocated_bytes": used, "idle_bytes": idle}
+    return [_note("fragmentation", says, rule, figures)]
 
 
 def tiled_retry(run: Run, _same: Sequence[Run]) -> list[Diagnosis]:
@@ -265,7 +333,10 @@ def nonfinite(run: Run, _same: Sequence[Run]) -> list[Diagnosis]:
 
 RULES: tuple[Rule, ...] = (
     model_reload,
+    reloaded,
+    evicted,
     memory_sawtooth,
+    fragmentation,
     host_device_ratio,
     one_time_cost,
     tiled_retry,

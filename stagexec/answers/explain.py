@@ -6,9 +6,9 @@ import dataclasses
 from typing import Any
 
 from stagexec import stages as sets
-from stagexec.answers import diagnose
-from stagexec.answers.words import human, nodes, percent
-from stagexec.reading import derive
+from stagexec.answers import machine
+from stagexec.answers.words import human, nodes, size
+from stagexec.reading import derive, parts, startup
 from stagexec.reading.graph import Graph
 from stagexec.reading.runs import Run
 
@@ -24,8 +24,14 @@ ABOUT = 0.1
 SAME_WITHIN = 0.02
 """Two runs took about as long within this share of the longer one."""
 
+MOST_NAMED = 3
+"""So many reasons either way are named one by one."""
+
 NOT_SAVED = ("queue_wait", "executor_prepare")
 """Stages that a cache does not make shorter."""
+
+NOT_CACHED = ("queue_wait", "executor_prepare", "executor_overhead", "delivery_commit", "external_wait")
+"""Stages of which nothing is ever had from the cache."""
 
 SPOKEN = {
     "queue_wait": "waiting in the queue",
@@ -53,6 +59,8 @@ class StageDelta:
     b_ns: int
     delta_ns: int
     share: float | None
+    parts: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Part -> B minus A, ns; they add up to `delta_ns`. Empty where neither run has parts in this stage."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -84,6 +92,7 @@ class Side:
         self.executed = set(self.lists["executed_nodes"])
         self.from_cache = {*self.lists["cached_nodes"], *self.lists["cached_in_run"]} - self.executed
         self.expected = set(self.lists["expected_nodes"])
+        self.startup = run.startup_class
         self._visits = visits
         self._nodes_by_stage: dict[str, set[str]] | None = None
 
@@ -105,12 +114,13 @@ class Side:
 
     def loaded(self) -> bool:
         """Whether a model is known to have been loaded: less time for it is then no sign of residency."""
-        return _startup(self.run) == "process_cold" or bool(diagnose.loads(self.run))
+        facts = startup.facts_of(self.run)
+        return self.startup == startup.COLD or (facts is not None and facts.is_load)
 
     def had_from_cache(self, stage: str, other: Side) -> bool:
         """Whether what `other` did in `stage` came out of the cache here."""
         worked = other.nodes_in(stage)
-        return bool(worked) and worked.isdisjoint(self.executed) and not worked.isdisjoint(self.from_cache)
+        return bool(worked) and worked <= self.from_cache
 
 
 def explain(a: Run, b: Run, name_a: str = "run A", name_b: str = "run B") -> Difference:
@@ -123,7 +133,8 @@ def explain(a: Run, b: Run, name_a: str = "run A", name_b: str = "run B") -> Dif
     for stage in [*(s for s in sets.STAGES if s in present), *(s for s in present if s not in sets.STAGES)]:
         moved = two.stage(stage) - one.stage(stage)
         share = moved / delta if delta else None
-        deltas.append(StageDelta(stage, one.stage(stage), two.stage(stage), moved, share))
+        of_parts = _parts(one, two, stage)
+        deltas.append(StageDelta(stage, one.stage(stage), two.stage(stage), moved, share, of_parts))
     return Difference(
         run_a=a.run_id,
         run_b=b.run_id,
@@ -137,20 +148,24 @@ def explain(a: Run, b: Run, name_a: str = "run A", name_b: str = "run B") -> Dif
     )
 
 
+def _parts(a: Side, b: Side, stage: str) -> dict[str, int]:
+    sides = [parts.part_times(side.run).get(stage) or {parts.REST: side.stage(stage)} for side in (a, b)]
+    if all(list(side) == [parts.REST] for side in sides):
+        return {}
+    left, right = sides
+    return {name: right.get(name, 0) - left.get(name, 0) for name in {**left, **right}}
+
+
 def _changed(a: Side, b: Side) -> list[dict[str, Any]]:
     pairs = [
         ("condition", a.run.condition_id, b.run.condition_id),
         ("outcome", a.run.outcome, b.run.outcome),
-        ("startup_class", _startup(a.run), _startup(b.run)),
+        ("startup_class", a.startup, b.startup),
         ("seeds", _seeds(a.run), _seeds(b.run)),
         ("cached_nodes", sorted(a.from_cache), sorted(b.from_cache)),
         ("executed_nodes", sorted(a.executed), sorted(b.executed)),
     ]
     return [{"what": what, "a": left, "b": right} for what, left, right in pairs if left != right]
-
-
-def _startup(run: Run) -> str | None:
-    return run.started.startup_class if run.started else None
 
 
 def _seeds(run: Run) -> list[Any]:
@@ -159,7 +174,7 @@ def _seeds(run: Run) -> list[Any]:
 
 def _warnings(a: Run, b: Run) -> list[str]:
     found = []
-    if a.accepted and b.accepted and a.accepted.prompt_hash != b.accepted.prompt_hash:
+    if is_other_work(a, b):
         found.append("the prompts differ in more than their seeds")
     if a.timing != b.timing:
         found.append(f"the timing modes differ: {a.timing} and {b.timing}")
@@ -173,7 +188,12 @@ def _sentence(a: Side, b: Side, deltas: list[StageDelta]) -> str:
     for side in (a, b):
         if side.run.outcome not in COMPLETE:
             return f"{_capital(side.name)} {_unfinished(side)}, so the two times cannot be compared."
-    return f"{_capital(_headline(a, b))}: {'; '.join(_reasons(a, b, deltas))}."
+    told = _reasons(a, b, deltas)
+    alike = artifacts_alike(a.run, b.run)
+    if alike is not None:
+        told.append(alike)
+    found = f"{_headline(a, b)}: {'; '.join(told)}."
+    return f"The two runs are of different work: {found}" if is_other_work(a.run, b.run) else _capital(found)
 
 
 def _unfinished(side: Side) -> str:
@@ -193,22 +213,69 @@ def _headline(a: Side, b: Side) -> str:
     return f"{b.name} was {human(abs(delta))} {'faster' if delta < 0 else 'slower'} than {a.name} {times}"
 
 
-def _reasons(a: Side, b: Side, deltas: list[StageDelta]) -> list[str]:
-    saved = not b.executed and b.from_cache and a.executed and b.total_ns < a.total_ns
-    named: list[str] = []
+@dataclasses.dataclass(slots=True)
+class Clause:
+    """Something that is said of one stage, or of several: its figure is `moved_ns` of the difference."""
+
+    text: str
+    moved_ns: int
+    ends: tuple[int, int] | None = None
+    """ns in A and in B; None where several stages are meant."""
+
+
+def _clauses(a: Side, b: Side, deltas: list[StageDelta]) -> tuple[list[Clause], list[Clause]]:
+    """(what made the difference, what went against it), the largest first. They are of the table alone."""
+    saved = _is_saved(a, b)
     differs = abs(b.total_ns - a.total_ns) > SAME_WITHIN * max(a.total_ns, b.total_ns)
     main = [d for d in deltas if differs and d.share is not None and d.share >= NAMED_FROM]
+    against = [d for d in deltas if differs and d.share is not None and d.share <= -NAMED_FROM]
     if saved:  # what the cache saved is one reason, and what it cannot save another
-        main = [d for d in main if d.stage in NOT_SAVED]
-    for delta in sorted(main, key=lambda d: -abs(d.delta_ns))[:3]:
-        of_all = f"{percent(delta.share)} of the difference"
-        named.append(f"{_reason(a, b, delta)} ({human(delta.a_ns)} → {human(delta.b_ns)}, {of_all})")
+        main, against = ([d for d in some if d.stage in NOT_SAVED] for some in (main, against))
+    first, second = (
+        [
+            Clause(_reason(a, b, d), d.delta_ns, (d.a_ns, d.b_ns))
+            for d in sorted(some, key=lambda d: -abs(d.delta_ns))[:MOST_NAMED]
+        ]
+        for some in (main, against)
+    )
     if saved:
-        return [*named, _all_cached(a, b)]
+        of_cache = sum(d.delta_ns for d in deltas if d.stage not in NOT_SAVED)
+        first.append(Clause(_all_cached(a, b), of_cache))
+    return first, second
+
+
+def _is_saved(a: Side, b: Side) -> bool:
+    return bool(not b.executed and b.from_cache and a.executed and b.total_ns < a.total_ns)
+
+
+def _reasons(a: Side, b: Side, deltas: list[StageDelta]) -> list[str]:
+    main, against = _clauses(a, b, deltas)
+    total = b.total_ns - a.total_ns
+    left = 100
+    named = []
+    for clause in main:
+        share = round(100 * clause.moved_ns / total) if total else 0
+        left -= share
+        whole = clause.ends is None and len(main) == 1 and share == 100
+        named.append(clause.text if whole else f"{clause.text} ({_figure(clause)}{share}% of the difference)")
+    for at, clause in enumerate(against):
+        share = round(100 * clause.moved_ns / total)
+        left -= share
+        how = "partly offset: " if not at else ""
+        named.append(f"{how}{clause.text} ({_figure(clause)}{share}%)")
+    if left and (main or against):
+        named.append(f"the other stages {left}%")
+    if _is_saved(a, b):
+        return named
     named.append(_cache_count(a, b))
-    if "sampling" not in [d.stage for d in main]:
+    spoken = {clause.text for clause in (*main, *against)}
+    if not any("sampling" in text for text in spoken):
         named += _sampling(a, b)
     return named
+
+
+def _figure(clause: Clause) -> str:
+    return "" if clause.ends is None else f"{human(clause.ends[0])} → {human(clause.ends[1])}, "
 
 
 def _all_cached(a: Side, b: Side) -> str:
@@ -233,8 +300,10 @@ def _cache_count(a: Side, b: Side) -> str:
 def _sampling(a: Side, b: Side) -> list[str]:
     before, after = a.stage("sampling"), b.stage("sampling")
     if before and after:
-        close = abs(after - before) <= ABOUT * max(before, after)
-        how = "took about as long" if close else "took less" if after < before else "took longer"
+        if abs(after - before) <= ABOUT * max(before, after):
+            how = "took about as long"
+        else:
+            how = "took less" if after < before else "took longer"
         return [f"sampling {how} ({human(before)} → {human(after)})"]
     if before:
         return ["nothing was sampled"]
@@ -247,10 +316,11 @@ def _reason(a: Side, b: Side, delta: StageDelta) -> str:
     if delta.stage == "model_load_residency":
         return _residency(a, b, delta)
     spoken = SPOKEN.get(delta.stage, delta.stage)
-    if less and b.had_from_cache(delta.stage, a):
-        return f"{spoken} fell away, its nodes came from the cache"
-    if not less and a.had_from_cache(delta.stage, b):
-        return f"{spoken} was done anew, {a.name} had it from the cache"
+    if delta.stage not in NOT_CACHED:  # the loop itself, and what follows execution, is in no cache
+        if less and b.had_from_cache(delta.stage, a):
+            return f"{spoken} fell away, its nodes came from the cache"
+        if not less and a.had_from_cache(delta.stage, b):
+            return f"{spoken} ran again, {a.name} had it from the cache"
     return f"{spoken} took {'less' if less else 'longer'}"
 
 
@@ -258,9 +328,50 @@ def _residency(a: Side, b: Side, delta: StageDelta) -> str:
     few = 0.2
     if delta.delta_ns < 0 and delta.b_ns <= few * delta.a_ns and not b.loaded():
         return "the model was already resident" if b.stage("sampling") else "no model had to be loaded"
+    from_disk = _from_disk(b) if delta.delta_ns > 0 and not _from_disk(a) else ""
+    if delta.delta_ns > 0 and b.startup == startup.SWITCHED and a.startup != startup.SWITCHED:
+        between = b.run.startup.between if b.run.startup else None
+        why = f"run {between[:8]} came between" if between else "memory was given back under pressure"
+        return f"the model was loaded again because {why}{from_disk}"
     if delta.delta_ns > 0 and delta.a_ns <= few * delta.b_ns and not a.loaded():
-        return "the model had to be loaded"
-    return f"loading the model took {'less' if delta.delta_ns < 0 else 'longer'}"
+        return f"the model had to be loaded{from_disk}"
+    return f"loading the model took {'less' if delta.delta_ns < 0 else 'longer'}{from_disk}"
+
+
+def _from_disk(side: Side) -> str:
+    """`, read from disk this time (178 MB at 130 MB/s)`, where files came from disk and not from memory."""
+    found = machine.read(side.run)
+    if found is None or not found.disk_bytes or 2 * found.disk_bytes < found.bytes or found.ns <= 0:
+        return ""
+    speed = found.disk_bytes * 1_000_000_000 // found.ns
+    return f", read from disk this time ({size(found.disk_bytes)} at {size(speed)}/s)"
+
+
+def is_other_work(a: Run, b: Run) -> bool:
+    """Whether the two are known to have been asked for different graphs, seeds apart."""
+    hashes = [run.accepted.prompt_hash if run.accepted else None for run in (a, b)]
+    return None not in hashes and hashes[0] != hashes[1]
+
+
+def artifacts_alike(a: Run, b: Run) -> str | None:
+    """`same picture, by hash`, or that they differ; None where either delivered nothing with a hash."""
+    sides = [
+        sorted((one.media or "other", one.sha256) for one in run.artifacts if _is_hashed(one))
+        for run in (a, b)
+    ]
+    if not all(sides):
+        return None
+    media = {kind for side in sides for kind, _ in side}
+    noun = NOUNS.get(media.pop(), "file") if len(media) == 1 else "file"
+    many = "s" if max(map(len, sides)) > 1 else ""
+    return f"same {noun}{many}, by hash" if sides[0] == sides[1] else f"different {noun}{many}"
+
+
+def _is_hashed(artifact: Any) -> bool:
+    return artifact.sha256 is not None and artifact.media != "profile" and not artifact.orphan
+
+
+NOUNS = {"image": "picture", "video": "video", "audio": "sound"}
 
 
 def _capital(text: str) -> str:

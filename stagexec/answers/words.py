@@ -26,6 +26,14 @@ def human(ns: int | None) -> str:
     return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
 
 
+def sampler_steps(steps: dict[str, Any]) -> str:
+    """`20 × 51 ms, first 310 ms`, of what reading.parts.steps gives."""
+    first = human(steps["first_ns"])
+    if steps["middle_ns"] is None:
+        return f"1 × {first}"
+    return f"{steps['count']} × {human(steps['middle_ns'])}, first {first}"
+
+
 def percent(share: float | None) -> str:
     """A share of 1 as a percentage without decimals; `-` for None."""
     return "-" if share is None else f"{round(share * 100)}%"

@@ -68,7 +68,7 @@ def _body(tables: Tables, found: dict[str, Any]) -> Iterator[str]:
         yield f"<details><summary>Every stage</summary>{stages}</details>"
         yield "".join(_pictures(tables, unit.name))
     if found["one_time"]:
-        yield "<h2>First against second run</h2><p>From 80% on, a stage's cost is a one-time cost.</p>"
+        yield f"<h2>First against second run</h2><p>{report.ONE_TIME_RULE}</p>"
         yield _table(report.ONE_TIME_HEADS, [report.one_time_row(row) for row in found["one_time"]])
     if found["effects"]:
         rows = [report.effect_row(row) for row in found["effects"]]

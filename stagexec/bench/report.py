@@ -61,6 +61,8 @@ def build(tables: Tables) -> dict[str, Any]:
     }
 
 
+ONE_TIME_RULE = "From 80% on, loading is a one-time cost; of the total, the share is that of loading alone."
+
 BUSY = 0.1
 """From this share of the processors' time on, other programs are named."""
 
@@ -214,7 +216,12 @@ def markdown(tables: Tables, found: dict[str, Any]) -> str:
             lines += ["This unit is not a comparison of speed: its verdicts rank nothing.", ""]
         lines += _table(STAGE_HEADS, stage_rows([c for c in tables.cells if c.unit == unit.name]))
     if found["one_time"]:
-        lines += ["## First against second run", "", "From 80% on, a stage's cost is a one-time cost.", ""]
+        lines += [
+            "## First against second run",
+            "",
+            ONE_TIME_RULE,
+            "",
+        ]
         lines += _table(ONE_TIME_HEADS, [one_time_row(row) for row in found["one_time"]])
     if found["effects"]:
         lines += ["## What each factor does", ""]

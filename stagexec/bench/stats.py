@@ -178,15 +178,23 @@ class OneTime(msgspec.Struct, frozen=True):
     reading: str
 
 
-def one_time(first: Sequence[float], second: Sequence[float]) -> OneTime | None:
-    """The median of (first − second) ÷ first over launches; None without one."""
+def one_time(first: Sequence[float], second: Sequence[float], is_once: bool = True) -> OneTime | None:
+    """The median of (first − second) ÷ first over launches; None without one.
+
+    `is_once`: what is compared is work that is paid once, and not what a cache may have saved.
+    """
     import numpy as np
 
     shares = [(a - b) / a for a, b in zip(first, second, strict=True) if a > 0]
     if not shares:
         return None
     share = float(np.median(shares))
-    reading = "one-time cost" if share >= ONE_TIME else "paid again" if share < 0.2 else "partly one-time"
+    if share < 0.2:
+        reading = "paid again"
+    elif not is_once:
+        reading = "cached or faster: it may come back when inputs change"
+    else:
+        reading = "one-time cost" if share >= ONE_TIME else "partly one-time"
     return OneTime(len(shares), share, reading)
 
 

@@ -119,10 +119,14 @@ def wrong_state(state: str, step: Step, run: Mapping[str, Any], prompt: Mapping[
         if run["startup_class"] != "process_cold":
             return f"the run was not the first of its process ({run['startup_class']})"
         return None
-    if run["startup_class"] != "warm":
-        return f"the process was not warm ({run['startup_class']})"
+    if run["startup_class"] == "process_cold":
+        return "the process was not warm: nothing had been computed in it (process_cold)"
     check = _CHECKS.get(state)
-    return check(run, prompt) if check else None
+    if check and (why := check(run, prompt)):
+        return why
+    if state == "recompute" and run["startup_class"] in NOT_RECOMPUTED:
+        return f"the run was {run['startup_class']}"
+    return None
 
 
 def _executed(run: Mapping[str, Any]) -> set[str]:
@@ -169,6 +173,10 @@ def _is_uncached(run: Mapping[str, Any], _prompt: Mapping[str, Any]) -> str | No
     left = sorted(set(run["expected_nodes"]) - _executed(run))
     return f"nodes {', '.join(left)} were not executed" if left else None
 
+
+NOT_RECOMPUTED = ("model_switch_A_B_A", "cache_hit_rerun")
+"""Classes that a run in the state `recompute` must not have. An arm that keeps no model on the device uploads
+in every run: that is its nature, and the cell still takes no runs of two classes."""
 
 _CHECKS = {
     "recompute": _is_resident,

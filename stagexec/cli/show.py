@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from stagexec.answers import cache_defeat, diagnose
+from stagexec.answers import cache_defeat, diagnose, proof
 from stagexec.cli import common
 from stagexec.reading import rows
 
@@ -25,11 +25,16 @@ def command(run: str, ledger: str | None, as_json: bool, all_visits: bool) -> No
     before = cache_defeat.previous(chosen, loaded.runs)
     again = cache_defeat.re_executions(chosen, before) if before is not None else []
     found["re_executed"] = msgspec.to_builtins(again)
+    found["proof"] = proof.proof(chosen)
     if as_json:
         common.print_json(found)
-        return
-    from stagexec.views import reports, text
+    else:
+        from stagexec.views import reports, text
 
-    out = text.console()
-    text.print_run(out, found, all_visits)
-    reports.print_re_executed(out, again)
+        out = text.console()
+        text.print_run(out, found, all_visits)
+        reports.print_re_executed(out, again)
+    for problem in found["proof"]["problems"]:
+        common.say(f"run {chosen.run_id[:8]} does not add up: {problem}")
+    if found["proof"]["problems"]:
+        raise SystemExit(1)

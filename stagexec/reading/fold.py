@@ -15,7 +15,7 @@ from stagexec.format import (
     SPAN_COLUMNS,
     VISIT_COLUMNS,
 )
-from stagexec.reading import alive, details, ends, events, refold
+from stagexec.reading import alive, details, ends, events, refold, startup
 from stagexec.reading.journal import Source
 from stagexec.reading.runs import Process, Run, even
 
@@ -92,6 +92,7 @@ class Fold:
             if ending is not None:
                 ends.close(run, ending)
         refold.apply(self.runs.values())
+        startup.assign(self.runs.values())
         return list(self.runs.values())
 
     def _is_live(self, now_wall_ns: int, is_alive: Alive) -> bool:

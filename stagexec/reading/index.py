@@ -19,7 +19,7 @@ from typing import Any
 import duckdb
 import msgspec
 
-from stagexec.reading import alive, progress, scan, table, workers
+from stagexec.reading import alive, progress, scan, startup_rows, table, workers
 from stagexec.reading.fold import Alive
 from stagexec.reading.journal import Source, sources
 from stagexec.reading.progress import Progress
@@ -95,6 +95,7 @@ class Index:
             size = self._read_on(pathlib.Path(scratch), processes)
         self._view()
         self._add_open()
+        startup_rows.settle(self.connection)
         if size >= SAVE_FROM_BYTES and self._may_save:
             self._save()
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from stagexec import stages as sets
-from stagexec.reading import derive, events, mend, shares, table
+from stagexec.reading import derive, details, events, mend, shares, startup, table
 from stagexec.reading.events import Mono, Wall, Whole
 from stagexec.reading.fold import Fold
 from stagexec.reading.rows import MOST
@@ -48,6 +48,7 @@ class _Accepted(_Line, tag="run_accepted", gc=False):
 
 
 class _Started(_Line, tag="run_started", gc=False):
+    ts_mono_ns: Mono
     startup_class: str | None = None
     timing: str | None = None
     device: str | None = None
@@ -92,6 +93,11 @@ class Identity(_Line, tag="identity", gc=False):
 
 class _Mark(_Line, tag="mark", gc=False):
     name: str = ""
+    detail: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Cached(_Line, tag="cached", gc=False):
+    nodes: list[str] = []
 
 
 class _Closed(_Line, tag="run_closed", gc=False):
@@ -126,6 +132,7 @@ Line = tuple[bytes, bytes, int]
 """(event type, the line, the byte at which it lies)"""
 
 _NODES = _decoder(list[str])
+_CACHED = _decoder(_Cached)
 _LINKS = _decoder(list[list[Whole]])
 
 _known: dict[tuple[bytes, bytes, tuple[str, ...]], frozenset[str]] = {}
@@ -148,7 +155,7 @@ class Head:
         self.hostname = start.hostname if start else None
 
 
-_NOT_STARTED = _Started()
+_NOT_STARTED = _Started(ts_mono_ns=0)
 _NOT_EXECUTED = _Executed()
 
 
@@ -182,6 +189,10 @@ class _Events:
     segments: list[_Segments]
     visits: list[_Visits]
     artifacts: list[_Artifact]
+    marks: list[_Mark]
+    """Those that tell of models."""
+    cached: list[bytes]
+    """Lines: few runs need them read."""
     lower_bound: bool = False
     warmup: bool = False
 
@@ -198,9 +209,11 @@ def ordinary(head: Head, run_id: str, lines: list[Line]) -> list[Any] | None:
         if closed.outcome in (None, "lost") or (closed.cancel_ns, executed.cancel_ns) != (None, None):
             return None
         stages, wasted = _times(found, executed, accepted)
+        started = once.get(b"run_started", _NOT_STARTED)
+        state, facts = _startup(found, started, accepted)
     except (msgspec.DecodeError, RecursionError, KeyError, TypeError, ValueError):
         return None  # an event that is unknown here, missing, or of another shape
-    started, identity = once.get(b"run_started", _NOT_STARTED), once.get(b"identity")
+    identity = once.get(b"identity")
     if stages is None or wasted is None or started.device is not None:
         return None  # device events are the fold's business
     total = sum(stages.values())
@@ -217,7 +230,11 @@ def ordinary(head: Head, run_id: str, lines: list[Line]) -> list[Any] | None:
         closed.outcome,
         closed.cause,
         *_place(closed.error, identity),
+        state,
         started.startup_class,
+        None,
+        None if started is _NOT_STARTED else started.ts_mono_ns,
+        startup.cell(facts),
         head.executor,
         timing,
         head.host_version,
@@ -247,7 +264,7 @@ def _sorted(lines: list[Line], run_id: str) -> _Events | None:
 
     Raises TwoRuns.
     """
-    found = _Events({}, [], [], [])
+    found = _Events({}, [], [], [], [], [])
     many: dict[bytes, list[Any]] = {
         b"segments": found.segments,
         b"visits": found.visits,
@@ -262,6 +279,8 @@ def _sorted(lines: list[Line], run_id: str) -> _Events | None:
             several.append(event)
             continue
         if kind in SKIPPED:
+            if kind == b"cached":
+                found.cached.append(line)
             continue
         event = DECODERS[kind](line)
         if event.run_id != run_id:
@@ -271,11 +290,33 @@ def _sorted(lines: list[Line], run_id: str) -> _Events | None:
                 return None
             found.lower_bound = found.lower_bound or event.name == "dynamic_vram"
             found.warmup = found.warmup or event.name == "warmup"
+            if event.name in startup.MARKS:
+                found.marks.append(event)
         elif kind in found.once:
             return None
         else:
             found.once[kind] = event
     return found
+
+
+def _startup(
+    found: _Events, started: _Started, accepted: _Accepted
+) -> tuple[str | None, startup.Facts | None]:
+    """(startup class, facts of models) as far as the run tells by itself. Raises DecodeError."""
+    collected = startup.Collected(accepted.prompt_hash)
+    for mark in found.marks:
+        collected.mark(mark.name, details.checked(mark.name, mend.parsed(bytes(mark.detail)))[0])
+    for rows in found.segments:
+        collected.segments(rows.stage, rows.part, rows.start_ns, rows.end_ns, rows.visit, rows.seam)
+    facts = collected.facts()
+    if started is _NOT_STARTED:
+        return None, facts
+    worked = any(kind in told.kind for kind in startup.WORKED for told in found.visits)
+    cached = not worked and (
+        any(_CACHED(line).nodes for line in found.cached)
+        or any("cached" in told.kind for told in found.visits)
+    )
+    return startup.local(started.startup_class, worked, cached, facts), facts
 
 
 def _place(error: events.ErrorInfo | None, identity: Identity | None) -> tuple[str | None, ...]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
-from stagexec.reading import alive, index, lean, outside, progress, refold, relation, store
+from stagexec.reading import alive, index, lean, outside, progress, refold, relation, startup, store
 from stagexec.reading.fold import Alive, fold
 from stagexec.reading.journal import Source, sources
 from stagexec.reading.runs import Run
@@ -101,6 +101,10 @@ def several(
         return _by_fold(ledger, source, now_wall_ns, is_alive)
     refold.apply(found.values())
     outside.attach(ledger, found.values())
+    for run in found.values():  # by its row: not all runs before it are here
+        told = rows.get(run.run_id)
+        if told is not None and "startup_between" in told:
+            run.startup = startup.Startup(told["startup_class"], told["startup_between"])
     return list(found.values())
 
 

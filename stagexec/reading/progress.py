@@ -209,10 +209,12 @@ def open_rows(known: Progress, now_wall_ns: int, is_alive: Alive) -> list[list[A
     folded.process.last_ns = known.last_ns or folded.process.last_ns
     if known.ended and folded.process.end is None:
         folded.process.end = events.ProcessEnd(ts_mono_ns=known.last_ns)
+    runs = [run for run in folded.finish(now_wall_ns, is_alive) if run.run_id in known.open]
+    for run in runs:
+        run.startup = None  # the runs before it are not here: startup_rows knows them
     return [
         [*table.flat(run).values(), known.file, known.open[run.run_id][0][0], known.open[run.run_id][-1][1]]
-        for run in folded.finish(now_wall_ns, is_alive)
-        if run.run_id in known.open
+        for run in runs
     ]
 
 

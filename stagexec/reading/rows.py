@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from stagexec.reading import beside, cpu, derive, device, disk, events, named, outside, shares
+from stagexec.reading import beside, cpu, derive, device, disk, events, named, outside, parts, shares, startup
 from stagexec.reading.graph import Graph
 from stagexec.reading.runs import Run, Visit
 
@@ -46,6 +46,12 @@ def accepted_wall_ns(run: Run) -> int | None:
     return run.process.wall_by_head(run.accepted_ns)
 
 
+def started_ns(run: Run) -> int | None:
+    """When execution began (monotonic ns); None where it never did, or that time is damaged."""
+    at = run.started.ts_mono_ns if run.started else events.NO_TIME
+    return None if at == events.NO_TIME else at
+
+
 def summary(run: Run) -> dict[str, Any]:
     """The row of `runs`. Times in ns; null where the journal does not know."""
     return _summary(run, run.visits(), Graph(run), device.times(run))
@@ -65,7 +71,10 @@ def _summary(run: Run, visits: list[Visit], graph: Graph, on_device: device.Devi
         "cause": run.cause,
         "error_stage": error.stage if error else None,
         "error_node": error.node_id if error else None,
-        "startup_class": run.started.startup_class if run.started else None,
+        "startup_class": run.startup_class,
+        "startup_evidence": startup.evidence(
+            run.startup_class, run.startup.between if run.startup else None, startup.facts_of(run)
+        ),
         "executor": process.host.executor if process.host else asked,
         "timing": run.timing,
         "accepted_wall": iso(accepted_wall_ns(run)),
@@ -119,6 +128,8 @@ def detail(run: Run) -> dict[str, Any]:
                 run.segments.rows(), on_device.segments, strict=True
             )
         ],
+        "parts": parts.part_times(run),
+        "steps": parts.steps(run),
         "device_stages": on_device.stages,
         "device_unknown": on_device.unknown,
         "device_unseen": run.started.unseen if run.started else [],

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, get_args, get_type_hints
 
 from stagexec.format import LATE_COLUMNS, VISIT_COLUMNS
-from stagexec.reading import events
+from stagexec.reading import events, startup
 
 VISIT_TIMES = ("start_ns", "end_ns")
 """A visit counts by its number, node and kind; its time is that of its segments."""
@@ -190,6 +190,13 @@ class Run:
     cause: str | None = None
     error: events.ErrorInfo | None = None
     notes: list[str] = dataclasses.field(default_factory=list)
+    startup: startup.Startup | None = None
+    """Its startup class by all runs of its process; None where those are not known."""
+
+    @property
+    def startup_class(self) -> str | None:
+        """In which state it found the process, one of startup.CLASSES; None where that is not known."""
+        return self.startup.name if self.startup is not None else startup.local_of(self)
 
     @property
     def prompt_id(self) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from stagexec import stages as sets
-from stagexec.reading import derive, rows, shares
+from stagexec.reading import derive, rows, shares, startup
 from stagexec.reading.runs import Run
 
 TEXT, WHOLE, TRUTH = "VARCHAR", "BIGINT", "BOOLEAN"
@@ -24,6 +24,10 @@ FACTS: dict[str, str] = {
     "error_class": TEXT,
     "error_pack": TEXT,
     "startup_class": TEXT,
+    "startup_raw": TEXT,
+    "startup_between": TEXT,
+    "started_ns": WHOLE,
+    "models": TEXT,
     "executor": TEXT,
     "timing": TEXT,
     "host_version": TEXT,
@@ -47,7 +51,9 @@ FACTS: dict[str, str] = {
 messages that reached a client; `cancel_had_effect`: null without a cancel;
 `executed_visits`: visits that executed their node, which runs of one condition share unless the cache had
 more for one of them; `lower_bound`: the host pages weights in while it samples, so model_load_residency is
-more than it shows. `warmup`: not in statistics. `pictures`: see shares.pictures."""
+more than it shows. `warmup`: not in statistics. `pictures`: see shares.pictures.
+`startup_raw`: what the writer said; `startup_between`: the run that came between; `started_ns`: start of
+execution on the process's clock; `models`: startup.Facts as JSON."""
 
 STAGE_COLUMNS: dict[str, str] = {stage: f"{stage}_ns" for stage in sets.STAGES}
 """stage -> column; null where the run was never in the stage."""
@@ -87,6 +93,10 @@ def flat(run: Run) -> dict[str, Any]:
     error = run.error
     more = {
         "prompt_hash": run.accepted.prompt_hash if run.accepted else None,
+        "startup_raw": run.started.startup_class if run.started else None,
+        "startup_between": run.startup.between if run.startup else None,
+        "started_ns": rows.started_ns(run),
+        "models": startup.cell(startup.facts_of(run)),
         "error_class": error.node_class if error else None,
         "error_pack": packs(run).get(error.node_class or "") if error else None,
         "hostname": run.process.start.hostname if run.process.start else None,
@@ -119,15 +129,19 @@ def stages_of(row: dict[str, Any]) -> dict[str, int]:
 
 SUMMARY = (
     "run_id", "prompt_id", "condition_id", "outcome", "cause", "error_stage", "error_node", "startup_class",
-    "executor", "timing", "accepted_wall", "total_ns", "device_ns", "device_reason", "validate_ns", "stages",
-    "wasted_ns", "wasted_kind", "cancel_latency_ns", "cancel_had_effect", "host_version", "warmup",
-    "pictures", "pictures_per_s", "non_compute_share",
+    "startup_evidence", "executor", "timing", "accepted_wall", "total_ns", "device_ns", "device_reason",
+    "validate_ns", "stages", "wasted_ns", "wasted_kind", "cancel_latency_ns", "cancel_had_effect",
+    "host_version", "warmup", "pictures", "pictures_per_s", "non_compute_share",
 )  # fmt: skip
 
 
 def summary_of(row: dict[str, Any]) -> dict[str, Any]:
     """The object of `runs --json` of a row: what `rows.summary` gives for the run itself."""
-    stages = stages_of(row)
-    derived = {"accepted_wall": rows.iso(row["accepted_wall_ns"]), "stages": stages}
-    derived |= shares.of(stages, row["total_ns"], row["pictures"])
+    stages, facts = stages_of(row), startup.from_cell(row["models"])
+    derived = {
+        "accepted_wall": rows.iso(row["accepted_wall_ns"]),
+        "stages": stages,
+        "startup_evidence": startup.evidence(row["startup_class"], row["startup_between"], facts),
+        **shares.of(stages, row["total_ns"], row["pictures"]),
+    }
     return {name: derived[name] if name in derived else row[name] for name in SUMMARY}

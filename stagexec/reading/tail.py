@@ -6,7 +6,7 @@ import os
 import pathlib
 from typing import Any, NamedTuple
 
-from stagexec.reading import lean, progress, scan, table
+from stagexec.reading import lean, progress, scan, startup, table
 from stagexec.reading.journal import opened
 from stagexec.reading.runs import Run
 
@@ -40,6 +40,7 @@ class Tail:
         self._head: list[bytes] = []
         self._runs: dict[str, list[lean.Line]] = {}
         self._ended: dict[str, None] = {}
+        self._history = startup.History()
 
     def poll(self) -> list[Closed]:
         """The runs whose end was written since the last poll. Raises OSError."""
@@ -75,6 +76,7 @@ class Tail:
         self._offset = known.head_end
         self._before = b""
         self._runs.clear()
+        self._history = startup.History()
         return True
 
     def _take(self, line: bytes) -> Closed | None:
@@ -104,4 +106,6 @@ class Tail:
             self._ended.pop(next(iter(self._ended)))
         del self._runs[run_id]
         row = dict(zip(table.COLUMNS, cells, strict=True))
+        told = (row["startup_raw"], row["startup_class"], startup.from_cell(row["models"]))
+        row["startup_class"], row["startup_between"] = self._history.take(run_id, *told)
         return Closed(row, [line for _, line, _ in lines], self._head)

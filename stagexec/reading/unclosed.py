@@ -42,6 +42,8 @@ def of(source: Source, now_wall_ns: int, is_alive: Alive) -> Left:
     process = folded.process
     process.last_ns = max(process.last_ns, last_ns)
     found = folded.finish(now_wall_ns, is_alive)
+    for run in found:
+        run.startup = None  # the runs before it are not here
     return Left(process if process.start is not None else None, [run for run in found if run.closed is None])
 
 

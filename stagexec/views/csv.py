@@ -23,6 +23,7 @@ COLUMNS = (
     "cache_state",
     "artifact_hash",
     "status",
+    "part",
 )
 
 
@@ -36,7 +37,7 @@ def rows(run: Run) -> Iterator[dict[str, Any]]:
         if artifact.node_id is not None and artifact.sha256 is not None:
             hashes.setdefault(artifact.node_id, []).append(artifact.sha256)
     on_device = device.times(run).segments
-    for (stage, _, start, end, number, _), gpu in zip(run.segments.rows(), on_device, strict=True):
+    for (stage, part, start, end, number, _), gpu in zip(run.segments.rows(), on_device, strict=True):
         visit = visits.get(number) if number is not None else None
         mine = hashes.get(visit.node_id or "") if visit is not None else None
         yield {
@@ -50,6 +51,7 @@ def rows(run: Run) -> Iterator[dict[str, Any]]:
             "cache_state": visit.kind if visit is not None else None,
             "artifact_hash": ";".join(mine) if mine else None,
             "status": run.outcome,
+            "part": part,
         }
 
 

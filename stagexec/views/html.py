@@ -13,7 +13,7 @@ from typing import Any
 
 from stagexec import stages as sets
 from stagexec.answers.diff import Comparison, diff
-from stagexec.answers.explain import COMPLETE
+from stagexec.answers.explain import COMPLETE, StageDelta
 from stagexec.answers.failures import STOPPED, counts_as_failure, wilson
 from stagexec.answers.words import human, percent
 from stagexec.reading import derive, named, rows
@@ -192,6 +192,15 @@ def first_and_second(runs: Sequence[Run]) -> tuple[Run, Run] | None:
     return None
 
 
+def _part_rows(one: StageDelta) -> str:
+    """A line a part of a stage, in small."""
+    return "".join(
+        f"<tr class=dim><td>&emsp;{html.escape(name)}</td><td></td><td></td>"
+        f"<td class=n>{human(ns)}</td><td></td></tr>"
+        for name, ns in one.parts.items()
+    )
+
+
 def _comparison(go: Any, found: Comparison) -> str:
     figure = go.Figure()
     moved = [one for one in found.stages if one.delta_ns]
@@ -205,7 +214,7 @@ def _comparison(go: Any, found: Comparison) -> str:
     lines = "".join(
         f"<tr><td>{html.escape(one.stage)}</td><td class=n>{human(one.a_ns)}</td>"
         f"<td class=n>{human(one.b_ns)}</td><td class=n>{human(one.delta_ns)}</td>"
-        f"<td class=n>{percent(one.share)}</td></tr>"
+        f"<td class=n>{percent(one.share)}</td></tr>{_part_rows(one)}"
         for one in found.stages
     )
     warnings = "".join(f"<p class=bad>{html.escape(warning)}</p>" for warning in found.warnings)

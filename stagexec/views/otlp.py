@@ -210,6 +210,7 @@ def _run_attributes(run: Run) -> dict[str, Any]:
         "stagexec.outcome": run.outcome,
         "stagexec.cause": run.cause,
         "stagexec.timing": run.timing,
+        "stagexec.startup_class": run.startup_class,
         "stagexec.visits": sum(len(event.visit) for event in run.visit_events),
     }
     stages = {f"stagexec.stage.{name}_ns": ns for name, ns in derive.stage_times(run).items()}
@@ -246,7 +247,8 @@ def _send_metrics(runs: Sequence[Run], url: str) -> None:
     count = meter.create_counter("stagexec.runs")
     for run in counted:
         outcome = str(run.outcome)
-        alike = {"outcome": outcome, "timing": run.timing or "unknown"}
+        state = run.startup_class or "unknown"
+        alike = {"outcome": outcome, "timing": run.timing or "unknown", "startup_class": state}
         total.record(run.segments.total_ns() / 1e9, alike)
         count.add(1, {"outcome": outcome, "cause": run.cause or "none"})
         for stage, ns in derive.stage_times(run).items():

@@ -11,6 +11,7 @@ from typing import Any
 
 from stagexec.answers.failures import counts_as_failure
 from stagexec.printable import visible
+from stagexec.reading import startup
 from stagexec.reading.table import stages_of
 
 BUCKETS = (
@@ -47,14 +48,14 @@ class Metrics:
         self._total = histogram(
             "stagexec_run_seconds",
             "Queue accepted to delivered.",
-            ["outcome", "timing"],
+            ["outcome", "timing", "startup_class"],
             buckets=BUCKETS,
             **kept,
         )
         self._stage = histogram(
             "stagexec_stage_seconds",
             "Time of a run in a stage.",
-            ["stage", "outcome", "timing"],
+            ["stage", "outcome", "timing", "startup_class"],
             buckets=BUCKETS,
             **kept,
         )
@@ -91,11 +92,12 @@ class Metrics:
         outcome, cause = visible(row["outcome"]), visible(row["cause"] or "none")
         # A profiled run is slower: never one distribution with others.
         timing = visible(row["timing"] or "unknown")
+        state = row["startup_class"] if row["startup_class"] in startup.CLASSES else "unknown"
         self._runs.labels(outcome, cause).inc()
         if row["total_ns"] is not None:
-            self._total.labels(outcome, timing).observe(row["total_ns"] / 1e9)
+            self._total.labels(outcome, timing, state).observe(row["total_ns"] / 1e9)
         for stage, ns in stages_of(row).items():
-            self._stage.labels(visible(stage), outcome, timing).observe(ns / 1e9)
+            self._stage.labels(visible(stage), outcome, timing, state).observe(ns / 1e9)
         if counts_as_failure(row["outcome"], row["cause"]):
             name = self._bounded(row["error_class"])
             self._failures.labels(visible(row["error_stage"] or "none"), cause, name).inc()

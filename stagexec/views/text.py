@@ -13,7 +13,7 @@ from rich.table import Table
 
 from stagexec.answers.diff import residency_of
 from stagexec.answers.explain import Difference
-from stagexec.answers.words import human, percent, size
+from stagexec.answers.words import human, percent, sampler_steps, size
 from stagexec.printable import visible
 from stagexec.reading.audit import Finding
 from stagexec.views.beside import MARKS, print_beside
@@ -83,6 +83,7 @@ def print_runs(out: Console, rows: list[dict[str, Any]]) -> None:
         "run",
         "accepted (UTC)",
         "outcome",
+        "start-up",
         "where",
         "total",
         "wasted",
@@ -101,6 +102,7 @@ def print_runs(out: Console, rows: list[dict[str, Any]]) -> None:
             text(row["run_id"][:8]),
             text((row["accepted_wall"] or "-")[:19].replace("T", " ")),
             _outcome(row),
+            text(row["startup_class"]),
             where,
             human(row["total_ns"]),
             human(row["wasted_ns"]) if row["wasted_ns"] else "-",
@@ -119,6 +121,8 @@ def print_run(out: Console, run: dict[str, Any], all_visits: bool = False) -> No
         f"{text(run['startup_class'])}, executor {text(run['executor'])}, timing {text(run['timing'])}, "
         f"host {text(run['host_version'])}"
     )
+    if run.get("startup_evidence"):
+        out.print(f"{text(run['startup_class'])}: {text(run['startup_evidence']['reason'])}", soft_wrap=True)
     print_stages(out, run)
     print_names(out, run)
     print_reads(out, run)
@@ -147,9 +151,11 @@ def print_stages(out: Console, run: dict[str, Any]) -> None:
         device = (human(on_device.get(stage)),) if on_device else ()
         bar = "█" * round(share * BAR_CELLS) or "▏"
         table.add_row(text(stage), human(spent), *device, percent(share), bar)
+        for name, ns in part_lines(run, stage):
+            nothing = ("",) if on_device else ()
+            table.add_row(f"  [dim]{text(name)}[/]", f"[dim]{human(ns)}[/]", *nothing, "", "")
     out.print(table)
-    added = sum(run["stages"].values())
-    out.print(f"sum of {len(run['segments'])} segments {added} ns = total {total} ns ({human(total)})")
+    print_proof(out, run)
     _print_shares(out, run)
     if on_device:
         out.print(f"device {human(run['device_ns'])} from event to event, its idle time included")
@@ -167,6 +173,29 @@ def _print_shares(out: Console, run: dict[str, Any]) -> None:
     rate = run["pictures_per_s"]
     made = "" if rate is None else f", {run['pictures']} pictures, {rate:.3g} a second"
     out.print(f"non-compute share {percent(run['non_compute_share'])}{made}")
+
+
+def part_lines(run: dict[str, Any], stage: str) -> list[tuple[str, int]]:
+    """The parts of a stage as people read them, longest first; none where the stage is one part alone."""
+    parts = run.get("parts", {}).get(stage, {})
+    if list(parts) == ["rest"]:
+        return []
+    found = []
+    for name, ns in sorted(parts.items(), key=lambda one: -one[1]):
+        is_steps = (stage, name) == ("sampling", "step") and run.get("steps")
+        found.append((f"{name}: {sampler_steps(run['steps'])}" if is_steps else name, ns))
+    return found
+
+
+def print_proof(out: Console, run: dict[str, Any]) -> None:
+    """Whether the segments fill the run's bounds, which other events tell; loudly where they do not."""
+    proof = run.get("proof")
+    if proof is None:
+        return
+    for problem in proof["problems"]:
+        out.print(f"[bold red]the ledger of this run does not add up[/]: {text(problem)}", soft_wrap=True)
+    if not proof["problems"]:
+        out.print(text(proof["says"]), soft_wrap=True)
 
 
 def _print_error(out: Console, run: dict[str, Any]) -> None:
@@ -360,13 +389,15 @@ def print_difference(out: Console, found: Difference) -> None:
     table = _table("stage", "A", "B", "B − A", "share", right=("A", "B", "B − A", "share"))
     for d in found.stages:
         table.add_row(text(d.stage), human(d.a_ns), human(d.b_ns), human(d.delta_ns), percent(d.share))
+        for name, ns in sorted(d.parts.items(), key=lambda one: -abs(one[1])):
+            table.add_row(f"  [dim]{text(name)}[/]", "", "", f"[dim]{human(ns)}[/]", "")
     total = (human(found.total_a_ns), human(found.total_b_ns), human(found.delta_ns))
     table.add_row("[bold]total[/]", *total, percent(1.0) if found.delta_ns else "-")
     out.print(table)
     for change in found.changed:
         out.print(f"{text(change['what'])}: {_brief(change['a'])} → {_brief(change['b'])}")
     for warning in found.warnings:
-        out.print(f"[yellow]beware[/]: {text(warning)}")
+        out.print(f"[yellow]note[/]: {text(warning)}")
 
 
 def _brief(value: Any) -> str:

@@ -69,8 +69,19 @@ async function show(id) {
   const box = document.getElementById("run");
   box.replaceChildren(el("h2", "run " + run.run_id), bar(run.stages, run.total_ns));
   const stages = el("table");
-  for (const [stage, ns] of Object.entries(run.stages)) stages.append(row([stage, human(ns)]));
-  box.append(stages);
+  for (const [stage, ns] of Object.entries(run.stages)) {
+    stages.append(row([stage, human(ns)]));
+    for (const [part, of] of Object.entries((run.parts || {})[stage] || {})) {
+      const n = stage === "sampling" && part === "step" ? run.steps : null;
+      const each = n && n.middle_ns !== null ? ": " + n.count + " \\u00d7 " + human(n.middle_ns) +
+        ", first " + human(n.first_ns) : "";
+      const r = row(["\\u2003" + part + each, human(of)]);
+      r.className = "dim";
+      stages.append(r);
+    }
+  }
+  const why = run.startup_evidence ? run.startup_class + ": " + run.startup_evidence.reason : "";
+  box.append(el("p", why), stages);
   const visits = el("table");
   const longest = [...run.visits].sort((a, b) => b.self_ns - a.self_ns).slice(0, 100);
   for (const v of longest) {
@@ -93,7 +104,7 @@ async function main() {
     const now = waits ? (dead ? "waits for a worker that is dead" : "waiting") : "under way";
     const where = [run.outcome || now, run.cause, run.error_stage].filter(x => x).join(", ");
     const r = row([run.run_id.slice(0, 8), (run.accepted_wall || "").slice(0, 19).replace("T", " "), where,
-      human(run.total_ns), bar(run.stages, run.total_ns)]);
+      run.startup_class, human(run.total_ns), bar(run.stages, run.total_ns)]);
     r.className = "run";
     r.addEventListener("click", () => show(run.run_id).catch(complain));
     table.append(r);

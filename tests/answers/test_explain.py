@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,7 +50,7 @@ def test_a_run_wholly_from_the_cache_says_so_and_that_nothing_was_sampled(compar
     found = compared(cold, lambda j: cached_run(j, "bbbb"), name_a="the first run", name_b="the second run")
     assert found.verdict == (
         "The second run was 6.19 s faster than the first run (6.20 s → 6.00 ms): "
-        "all 5 nodes came from the cache, nothing was sampled."
+        "all 5 nodes came from the cache, nothing was sampled; same picture, by hash."
     )
 
 
@@ -59,7 +61,8 @@ def test_a_new_seed_credits_the_resident_model_and_not_the_sampling(
     assert found.verdict == (
         "The third run was 5.08 s faster than the first run (6.20 s → 1.12 s): "
         "the model was already resident (5.00 s → 2.00 ms, 98% of the difference); "
-        "2 of 5 nodes came from the cache; sampling took about as long (1.00 s → 980 ms)."
+        "the other stages 2%; 2 of 5 nodes came from the cache; "
+        "sampling took about as long (1.00 s → 980 ms); same picture, by hash."
     )
 
 
@@ -72,7 +75,7 @@ def test_a_slower_run_that_had_to_load_its_model_says_so(compared: Compared) -> 
 
 def test_a_rerun_after_a_cached_run_does_not_blame_the_sampler(compared: Compared) -> None:
     found = compared(lambda j: cached_run(j, "aaaa"), lambda j: reseeded_run(j, "bbbb"))
-    assert "sampling was done anew, run A had it from the cache" in found.verdict
+    assert "sampling ran again, run A had it from the cache" in found.verdict
     assert "sampling took longer" not in found.verdict
 
 
@@ -101,7 +104,8 @@ def test_two_equal_runs_took_about_as_long_and_no_stage_is_blamed(compared: Comp
     found = compared(lambda j: tiny_run(j, "aaaa"), lambda j: tiny_run(j, "bbbb", load_ns=21 * MS))
     assert found.verdict == (
         "Run B took about as long as run A (1.22 s → 1.22 s): "
-        "no node came from the cache, 5 nodes executed; sampling took about as long (1.00 s → 1.00 s)."
+        "no node came from the cache, 5 nodes executed; sampling took about as long (1.00 s → 1.00 s); "
+        "same picture, by hash."
     )
 
 
@@ -172,7 +176,7 @@ def test_deltas_per_stage_add_up_to_the_total_difference_and_shares_to_one(compa
 def test_what_changed_is_listed_with_both_sides(compared: Compared) -> None:
     found = compared(cold, lambda j: reseeded_run(j, "bbbb"))
     changed = {c["what"]: (c["a"], c["b"]) for c in found.changed}
-    assert changed["startup_class"] == ("process_cold", "warm")
+    assert changed["startup_class"] == ("process_cold", "model_warm_recompute")
     assert changed["seeds"] == ([["3", "seed", 7]], [["3", "seed", 8]])
     assert changed["cached_nodes"] == ([], ["1", "2"])
     assert changed["executed_nodes"] == (["1", "2", "3", "4", "5"], ["3", "4", "5"])
@@ -210,3 +214,101 @@ def test_durations_are_said_in_the_unit_that_people_would_use(ns: int | None, te
 def test_shares_and_sizes_are_said_shortly() -> None:
     assert (percent(0.824), percent(-0.001), percent(None)) == ("82%", "0%", "-")
     assert [size(n) for n in (None, 12, 1234, 5_000_000_000)] == ["-", "12 B", "1.2 kB", "5.0 GB"]
+
+
+SHARE = re.compile(r"(-?\d+)%")
+STAGES = ("conditioning", "sampling", "vae_decode", "native_materialize", "postprocess", "node_other")
+
+
+def any_run(random_: random.Random, name: str) -> Play:
+    """A run of TINY with any times, of which any nodes come from the cache."""
+
+    def play(journal: FakeJournal) -> None:
+        run = FakeRun(journal, name, TINY).spend(random_.randrange(S)).start()
+        cached = random_.randrange(6)
+        run.spend(random_.randrange(20 * MS))
+        journal.events[-1]["nodes"] = list(TINY)[:cached]
+        for number, node in enumerate(list(TINY)[cached:], 1):
+            steps = [(random_.choice(STAGES), random_.randrange(S)) for _ in range(random_.randrange(1, 4))]
+            run.visit(number, node, TINY[node][0], steps).spend(random_.randrange(200 * MS))
+        run.execute(outputs={"5": 1}).spend(random_.randrange(100 * MS)).close()
+
+    return play
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_shares_that_are_said_add_up_and_each_clause_agrees_with_the_table(
+    compared: Compared, seed: int
+) -> None:
+    random_ = random.Random(seed)
+    found = compared(any_run(random_, "aaaa"), any_run(random_, "bbbb"))
+    shares = [int(share) for share in SHARE.findall(found.verdict)]
+    assert sum(shares) == (100 if shares else 0)
+    assert "the loop between the nodes ran again" not in found.verdict
+    times = {(human(one.a_ns), human(one.b_ns)): one for one in found.stages}
+    for clause in found.verdict.partition(": ")[2].split("; "):
+        told = re.search(r"\((\S+ \S+) → (\S+ \S+), (-?\d+)%", clause)
+        if told is None:
+            continue
+        row = times[told[1], told[2]]
+        assert int(told[3]) == round(100 * row.delta_ns / found.delta_ns)
+        if "took less" in clause or "fell away" in clause:
+            assert row.delta_ns < 0
+        if "took longer" in clause or "ran again" in clause:
+            assert row.delta_ns > 0
+
+
+def test_what_went_the_other_way_is_said_with_its_share(compared: Compared) -> None:
+    def play(name: str, sampling_ns: int, decode_ns: int) -> Play:
+        def run(journal: FakeJournal) -> None:
+            one = FakeRun(journal, name, TINY).start()
+            one.visit(1, "3", "KSampler", [("sampling", sampling_ns)])
+            one.visit(2, "4", "VAEDecode", [("vae_decode", decode_ns)]).execute(outputs={"5": 1}).close()
+
+        return run
+
+    found = compared(play("aaaa", 4 * S, S), play("bbbb", S, 2 * S))
+    assert "sampling took less (4.00 s → 1.00 s, 150% of the difference)" in found.verdict
+    assert "partly offset: decoding the latents took longer (1.00 s → 2.00 s, -50%)" in found.verdict
+
+
+def test_work_that_was_only_partly_cached_before_did_not_come_from_the_cache(compared: Compared) -> None:
+    def first(journal: FakeJournal) -> None:
+        run = FakeRun(journal, "aaaa", TINY).start(cached=("1",))
+        run.visit(1, "2", "CLIPTextEncode", [("conditioning", 5 * MS)], kind="blocked").execute().close()
+
+    def second(journal: FakeJournal) -> None:
+        run = FakeRun(journal, "bbbb", TINY).start()
+        run.visit(1, "1", "CheckpointLoaderSimple", [("conditioning", S)])
+        run.visit(2, "2", "CLIPTextEncode", [("conditioning", S)]).execute().close()
+
+    assert "had it from the cache" not in compared(first, second).verdict
+
+
+def test_runs_of_different_work_are_said_to_be_that_first(compared: Compared) -> None:
+    def other(journal: FakeJournal) -> None:
+        run = FakeRun(journal, "bbbb", TINY, prompt_hash="ff" * 32).start()
+        run.visit(1, "3", "KSampler", [("sampling", 9 * S)]).artifact("5", sha256="ee" * 32)
+        run.execute(outputs={"5": 1}).close()
+
+    found = compared(lambda j: tiny_run(j, "aaaa"), other)
+    assert found.verdict.startswith("The two runs are of different work: run B was ")
+    assert found.verdict.endswith("; different picture.")
+
+
+def test_weights_that_came_from_disk_this_time_are_said_with_their_speed(compared: Compared) -> None:
+    def reading(name: str, cold_pages: int, ns: int) -> Play:
+        def play(journal: FakeJournal) -> None:
+            run = FakeRun(journal, name, TINY).start()
+            run.switch("model_load_residency", "read", 1, "read_weights", ("1", "Loader")).spend(ns)
+            pages = {"pages": 100, "cold_pages": cold_pages, "ns": ns}
+            detail = {"file": "f", "bytes": 178_000_000, **pages}
+            journal.add("mark", run, name="weights_read", detail=detail)
+            run.visit(1, "1", "Loader", [("node_other", MS)]).execute(outputs={"5": 1}).close()
+
+        return play
+
+    found = compared(reading("aaaa", 0, 74 * MS), reading("bbbb", 100, 1369 * MS))
+    assert "read from disk this time (178.0 MB at 130.0 MB/s)" in found.verdict
+    other = compared(reading("aaaa", 100, 1369 * MS), reading("bbbb", 0, 74 * MS))
+    assert "from disk" not in other.verdict

@@ -142,7 +142,8 @@ class FakeSession:
         if reads:
             stages["model_load_residency"] = 200 * MS
         cached = set(prompt) if hit else set() if self.cache_none or not self.loaded else LOADER
-        started = "process_cold" if self.fresh else "warm"
+        warm = "cache_hit_rerun" if hit else "model_cold_process_warm" if reads else "model_warm_recompute"
+        started = "process_cold" if self.fresh else warm
         self.fresh, self.loaded = False, True
         failed = fault == "fail"
         return detail(prompt_id, prompt, stages, cached, started, failed)
@@ -153,7 +154,7 @@ def detail(
     prompt: dict[str, Any],
     stages: dict[str, int],
     cached: set[str],
-    startup_class: str = "warm",
+    startup_class: str = "model_warm_recompute",
     failed: bool = False,
 ) -> dict[str, Any]:
     """An object of `show`, as far as the bench reads it."""

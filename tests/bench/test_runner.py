@@ -105,7 +105,7 @@ def test_first_and_second_come_from_one_process_and_different_seeds(tmp_path: Pa
     for run in counted(one):
         by_pair.setdefault(run["pair"], []).append((run["position"], run["startup_class"], str(run["seeds"])))
     for runs in by_pair.values():
-        assert [r[:2] for r in runs] == [("first", "process_cold"), ("second", "warm")]
+        assert [r[:2] for r in runs] == [("first", "process_cold"), ("second", "model_warm_recompute")]
         assert runs[0][2] != runs[1][2]
 
 

@@ -289,7 +289,9 @@ def test_show_prints_stages_that_add_up_and_what_was_not_active(ledger: Path) ->
     out = call("show", "cccc", "--ledger", str(ledger)).stdout
     run = printed("show", "cccc", "--ledger", str(ledger))
     total = run["total_ns"]
-    assert f"sum of {len(run['segments'])} segments {total} ns = total {total} ns (1.12 s)" in out
+    assert (
+        f"sum of {len(run['segments'])} segments {total} ns = accepted → finished {total} ns (1.12 s)" in out
+    )
     assert "device time not active: no device events in timing mode baseline" in out
     assert "seam core.gone refused: no such [argument]" in out
     assert "/out/a.png" in out
@@ -303,7 +305,7 @@ def test_markup_in_a_node_class_is_printed_as_it_is(ledger: Path) -> None:
 def test_diff_prints_the_verdict_first(ledger: Path) -> None:
     out = call("diff", "aaaa", "bbbb", "--ledger", str(ledger)).stdout
     assert out.startswith("Run B was 6.19 s faster than run A")
-    assert "startup_class: process_cold → warm" in out
+    assert "startup_class: process_cold → cache_hit_rerun" in out
 
 
 def test_a_long_run_shows_its_longest_visits_and_all_of_them_when_asked(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_csv_has_the_exact_row_and_every_segment(ledger: Path, tmp_path: Path) -
     lines = target.read_text().splitlines()
     assert lines[0] == (
         "run_id,condition_id,stage_id,start_mono_ns,end_mono_ns,cpu_wall_ms,gpu_ms,cache_state,"
-        "artifact_hash,status"
+        "artifact_hash,status,part"
     )
     rows = list(csv.DictReader(lines))
     runs = load(ledger).runs
@@ -311,9 +311,11 @@ def test_metrics_count_runs_and_stages_and_keep_their_labels_bounded(ledger: Pat
         metrics.observe({**rows[-1], "error_class": f"Class{number}"})
     text = metrics.text().decode()
     assert 'stagexec_runs_total{cause="none",outcome="success"} 3.0' in text
-    assert 'stagexec_run_seconds_bucket{le="28800.0",outcome="success",timing="baseline"} 3.0' in text
-    sampled = 'stagexec_stage_seconds_count{outcome="success",stage="sampling",timing="baseline"} 2.0'
-    assert sampled in text
+    for state in ("process_cold", "cache_hit_rerun", "model_warm_recompute"):  # one run of each
+        alike = f'outcome="success",startup_class="{state}",timing="baseline"'
+        assert f'stagexec_run_seconds_bucket{{le="28800.0",{alike}}} 1.0' in text
+        sampled = f'outcome="success",stage="sampling",startup_class="{state}",timing="baseline"'
+        assert (f"stagexec_stage_seconds_count{{{sampled}}} 1.0" in text) == (state != "cache_hit_rerun")
     classes = re.findall(r'stagexec_failures_total\{.*node_class="([^"]*)"', text)
     assert len(classes) == prometheus.MOST_CLASSES + 1
     assert "other" in classes
@@ -325,7 +327,8 @@ def test_timing_modes_are_never_one_distribution(ledger: Path, tmp_path: Path) -
     for timing in ("baseline", "profile", None):
         metrics.observe({**row, "timing": timing})
     counts = re.findall(
-        r'stagexec_run_seconds_count\{outcome="success",timing="(\w+)"\} 1.0', metrics.text().decode()
+        r'stagexec_run_seconds_count\{outcome="success",startup_class="process_cold",timing="(\w+)"\} 1.0',
+        metrics.text().decode(),
     )
     assert sorted(counts) == ["baseline", "profile", "unknown"]
     journal = FakeJournal().head()
