@@ -99,8 +99,8 @@ def of_condition(runs: Runs, row: dict[str, Any]) -> list[dict[str, Any]]:
     if row["condition_id"] is None:
         raise common.BadInput("the condition of this run is not known")
     same = (
-        "condition_id = $1 AND timing = $2 AND startup_class IS NOT DISTINCT FROM $3 AND starts_with(outcome, "
-        "'success') AND executed_visits IS NOT DISTINCT FROM $4 AND warmup IS NOT TRUE"
+        "condition_id = $1 AND timing = $2 AND startup_class IS NOT DISTINCT FROM $3 AND "
+        "starts_with(outcome, 'success') AND executed_visits IS NOT DISTINCT FROM $4 AND warmup IS NOT TRUE"
     )
     alike = [row[name] for name in ("condition_id", "timing", "startup_class", "executed_visits")]
     found = runs.rows(same, alike)
