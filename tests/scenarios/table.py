@@ -501,25 +501,4 @@ PLAIN = [
 SCENARIOS = [*DRAWING, *WRITING, *LIBRARIES, *LOOP, *PLAIN]
 
 HOST_WAITS_FOR = {"async_nodes": "spans of async tasks in the host's own loop"}
-"""The same of what is played in ComfyUI's own loop."""
-
-WAITS_FOR: dict[str, str] = {
-    **dict.fromkeys(
-        (
-            "detailer",
-            "detailer_that_is_an_output",
-            "sampler_that_decodes",
-            "text_node_of_a_pack",
-            "control_net",
-            "background_removal_with_a_picture_to_show",
-            "wan_video_wrapper",
-            "pipe_of_everything",
-        ),
-        "classes",
-    ),
-    **dict.fromkeys(
-        ("first_of_a_model_in_a_warm_process", "the_same_model_kept", "model_switch", "all_cached"),
-        "verdicts",
-    ),
-}
-"""Scenario -> the work that it waits for."""
+"""Scenario that is played in ComfyUI's own loop -> what is not there yet for it to hold."""

@@ -12,7 +12,7 @@ from stagexec.stages import STAGES
 from tests.host.graphs import node
 from tests.host.witness import MS, Seen, Witness, printed
 from tests.scenarios import graphs
-from tests.scenarios.table import HOST_WAITS_FOR, SCENARIOS, WAITS_FOR, Scenario, another_checkpoint, spans
+from tests.scenarios.table import HOST_WAITS_FOR, SCENARIOS, Scenario, another_checkpoint, spans
 
 SLACK_MS, SLACK_SHARE = 40, 0.10
 """What a run takes by itself, on a busy machine too; the smallest label is three times as much."""
@@ -142,12 +142,12 @@ def holds(one: Witness, scenario: Scenario) -> None:
     pytest.fail("; ".join(f"{key}: {what}" for key, what in left.items()), pytrace=False)
 
 
-@pytest.mark.parametrize("scenario", in_list(SCENARIOS, WAITS_FOR))
+@pytest.mark.parametrize("scenario", in_list(SCENARIOS, {}))
 def test_every_millisecond_of_a_scenario_is_where_it_belongs(warm: Witness, scenario: Scenario) -> None:
     holds(warm, scenario)
 
 
-@pytest.mark.parametrize("scenario", in_list(ON_HOST, WAITS_FOR | HOST_WAITS_FOR))
+@pytest.mark.parametrize("scenario", in_list(ON_HOST, HOST_WAITS_FOR))
 def test_the_same_holds_in_the_hosts_own_loop(host_warm: Witness, scenario: Scenario) -> None:
     holds(host_warm, scenario)
 
@@ -183,4 +183,4 @@ def test_nearly_all_of_a_common_graphs_time_has_a_name(warm: Witness, scenario: 
 
 def test_there_are_at_least_forty_scenarios_and_none_has_the_name_of_another() -> None:
     assert len({one.name for one in SCENARIOS}) == len(SCENARIOS) >= 40
-    assert WAITS_FOR.keys() <= {one.name for one in SCENARIOS}
+    assert HOST_WAITS_FOR.keys() <= {one.name for one in ON_HOST}
