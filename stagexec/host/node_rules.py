@@ -227,7 +227,7 @@ def _conditioning(s: Shape) -> Found | None:
         sure = handed or (not loads and not s.works & PIXELS)
         if s.takes("CONTROL_NET"):
             return Found("conditioning", "control", sure)
-        return Found("conditioning", "encode" if s.takes("CLIP") else None, sure)
+        return Found("conditioning", None, sure)
     encoded = any(one in ENCODED or "EMBED" in one for one in s.given)
     return Found("conditioning", "encode", not s.works & TENSORS) if encoded else None
 

@@ -1,8 +1,9 @@
 """How much of a run has a name, and what ran in the rest, as far as a thread beside the run saw it.
 
 A segment has a name where a seam opened it, where it is the loop's own, and where its node's class is known
-to do one thing. What is in a class that nobody knows is unnamed: it counts as named only as far as it was
-seen what ran there.
+to do one thing. So has one of a class that does several, of which the likely one is told as its hint, but
+that is counted apart. What is in a class that nobody knows is unnamed: it counts as named only as far as it
+was seen what ran there.
 """
 
 from __future__ import annotations
@@ -15,19 +16,20 @@ from stagexec.reading.runs import Run
 LONG_NS = 200_000_000
 """A visit of which less is unnamed is not listed."""
 
-KINDS = ("loop_ns", "seam_ns", "class_ns", "sampled_ns", "unnamed_ns")
+KINDS = ("loop_ns", "seam_ns", "class_ns", "sampled_ns", "hint_ns", "unnamed_ns")
 
 
 def parts(run: Run) -> dict[str, int]:
     """The run's time (ns) by where its names come from; the sum is the total, `unnamed_ns` what is left."""
     found = dict.fromkeys(KINDS, 0)
     unnamed = _by_visit(run, found)
+    hinted = {visit.visit for visit in run.visits() if visit.hint is not None}
     seen = {visit: sum(names.values()) for visit, names in sampled(run).items()}
     for visit, ns in unnamed.items():
         # Looks lie up to a second apart: what the last one stands for may reach past the segment's end.
         known = min(seen.get(visit, 0), ns)
         found["sampled_ns"] += known
-        found["unnamed_ns"] += ns - known
+        found["hint_ns" if visit in hinted else "unnamed_ns"] += ns - known
     return found
 
 

@@ -34,7 +34,7 @@ KNOWN = {
     "ModelSamplingFlux": ("model_load_residency", "build", "type"),
     "UpscaleModelLoader": ("model_load_residency", None, "type"),
     "CreateHookLora": ("model_load_residency", None, "table"),
-    "CLIPTextEncode": ("conditioning", "encode", "type"),
+    "CLIPTextEncode": ("conditioning", None, "type"),
     "CLIPVisionEncode": ("conditioning", "encode", "type"),
     "ControlNetApplyAdvanced": ("conditioning", "control", "type"),
     "Canny": ("conditioning", "control", "table"),

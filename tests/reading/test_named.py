@@ -42,6 +42,7 @@ def test_the_parts_of_a_run_s_names_add_up_to_its_total(tmp_path: Path) -> None:
         "seam_ns": 400 * MS,
         "class_ns": 200 * MS,
         "sampled_ns": 0,
+        "hint_ns": 0,
         "unnamed_ns": 700 * MS,
     }
     assert named.share(run) == 611 / 1311
@@ -66,6 +67,16 @@ def test_what_was_seen_to_run_has_a_name_as_far_as_it_was_seen(tmp_path: Path) -
         "ran": [{"name": "cv2.inpaint ← pack.fill", "share": 0.8}, {"name": None, "share": 0.2}],
     }
     assert names.line_of(row) == "node 5 (Mystery): 600 ms unnamed, 80% in cv2.inpaint ← pack.fill"
+
+
+def test_what_a_class_likely_does_is_a_name_that_is_counted_apart(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    run = FakeRun(journal, "aaaa", TINY).spend(4 * MS).start()
+    run.visit(1, "3", "Detailer", [("node_other", 600 * MS)], origin="type", hint="sampling")
+    samples(run, (1, "cv2.inpaint ← pack.fill", 250 * MS))
+    run.execute().close()
+    found = named.parts(folded(journal, tmp_path))
+    assert (found["sampled_ns"], found["hint_ns"], found["unnamed_ns"]) == (250 * MS, 350 * MS, 0)
 
 
 def test_a_wait_of_the_loop_s_own_has_a_name_and_a_class_by_its_types_too(tmp_path: Path) -> None:

@@ -236,7 +236,7 @@ DRAWING = [
     Scenario(
         "text_node_of_a_pack",
         lambda n: graphs.own_text(n, 150),
-        {"conditioning/tokenize": TOKENIZE, "conditioning/encode": ENCODE, OWN: 150},
+        {"conditioning/tokenize": TOKENIZE, "conditioning/encode": ENCODE, "conditioning": 150},
     ),
     Scenario(
         "control_net",
