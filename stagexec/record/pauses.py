@@ -65,7 +65,7 @@ def _pause(phase: str, info: dict[str, Any]) -> None:
     if phase == "start":
         _paused = (over, now)
         if live.run is not None:
-            _begun(sys._getframe(1))
+            _begun()
     else:
         _last_ns = now
         _paused = (over if since is None else over + now - since, None)
@@ -73,13 +73,12 @@ def _pause(phase: str, info: dict[str, Any]) -> None:
 
 
 @guarded
-def _begun(frame: Any) -> None:
-    """A run executes: name the pause in its ledger, where it is on its thread and Python's own doing.
-    `frame`: where it began."""
+def _begun() -> None:
+    """A run executes: name the pause in its ledger, where it is on its thread and Python's own doing."""
     global _entered
     run = live.running.get(threading.get_ident())
     # One that a node asks for is the node's work.
-    if run is not None and _is_automatic() and not _in_ledger(frame):
+    if run is not None and _is_automatic() and not _in_ledger(_where()):
         _entered = run, run.enter("executor_overhead", "gc", SEAM)
 
 
@@ -106,6 +105,14 @@ def _is_automatic() -> bool:
     """Did Python begin this collection by itself? Then there are more young objects than it waits for."""
     most = gc.get_threshold()[0]
     return 0 < most < gc.get_count()[0]
+
+
+def _where() -> Any:
+    """The frame in which the collection began; None for the last one of a process, which has no caller."""
+    frame: Any = sys._getframe()
+    while frame is not None and frame.f_code is not _pause.__code__:
+        frame = frame.f_back
+    return frame and frame.f_back
 
 
 def _in_ledger(frame: Any) -> bool:

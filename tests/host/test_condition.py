@@ -10,6 +10,7 @@ from stagexec.bench import lab
 from stagexec.cli.demo import workflow
 from stagexec.reading import conditions, store
 from stagexec.reading.runs import Run
+from tests.conftest import SHARED_PACKS
 from tests.host.witness import Witness
 
 
@@ -47,7 +48,7 @@ def test_first_again_and_new_seed_are_of_one_condition_and_other_steps_are_not(w
 
 def test_another_process_gives_the_same_run_the_same_condition(witness: Witness, server: Any) -> None:
     first = known(witness, witness.run(workflow(41)).prompt_id)
-    other: lab.Server = server(ledger=witness.folder)
+    other: lab.Server = server(ledger=witness.folder, custom_nodes=SHARED_PACKS)
     second_witness = Witness(other)
     try:
         second = known(second_witness, second_witness.run(workflow(42)).prompt_id)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +16,7 @@ import pytest
 from stagexec.record import after, held, live, pauses
 from stagexec.record.run import Run
 
+ROOT = Path(__file__).resolve().parents[2]
 MS = 1_000_000
 
 
@@ -328,3 +333,17 @@ def test_a_collection_is_due_when_the_last_is_long_ago(monkeypatch: pytest.Monke
     assert pauses.due(MS)
     pauses._pause("stop", {"generation": 1})
     assert pauses.due(MS)
+
+
+def test_the_last_collection_of_a_process_with_a_run_in_execution_says_nothing(tmp_path: Path) -> None:
+    """Python collects as it ends, with no caller: what a callback raises there is printed."""
+    code = "from stagexec.record import live, pauses\nlive.run = object()\npauses.watch()\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
