@@ -6,9 +6,8 @@ import dataclasses
 from typing import Any
 
 from stagexec import stages as sets
-from stagexec.answers import machine
-from stagexec.answers.words import human, nodes, size
-from stagexec.reading import derive, parts, startup
+from stagexec.answers.words import human, nodes, percent, size
+from stagexec.reading import cpu, derive, disk, parts, startup
 from stagexec.reading.graph import Graph
 from stagexec.reading.runs import Run
 
@@ -24,11 +23,17 @@ ABOUT = 0.1
 SAME_WITHIN = 0.02
 """Two runs took about as long within this share of the longer one."""
 
+BUSY = 0.2
+"""From so much more of all CPUs on that other programs had, a longer time is not laid to the work itself."""
+
 MOST_NAMED = 3
 """So many reasons either way are named one by one."""
 
 NOT_SAVED = ("queue_wait", "executor_prepare")
 """Stages that a cache does not make shorter."""
+
+WAITED = ("queue_wait", "external_wait")
+"""Stages that other programs on the machine do not make longer."""
 
 NOT_CACHED = ("queue_wait", "executor_prepare", "executor_overhead", "delivery_commit", "external_wait")
 """Stages of which nothing is ever had from the cache."""
@@ -302,6 +307,8 @@ def _sampling(a: Side, b: Side) -> list[str]:
     if before and after:
         if abs(after - before) <= ABOUT * max(before, after):
             how = "took about as long"
+        elif after > before and (share := _busy(b, a, "sampling")) is not None:
+            how = f"was beside other programs, which had {percent(share)} of the machine"
         else:
             how = "took less" if after < before else "took longer"
         return [f"sampling {how} ({human(before)} → {human(after)})"]
@@ -321,7 +328,20 @@ def _reason(a: Side, b: Side, delta: StageDelta) -> str:
             return f"{spoken} fell away, its nodes came from the cache"
         if not less and a.had_from_cache(delta.stage, b):
             return f"{spoken} ran again, {a.name} had it from the cache"
+    slow, fast = (a, b) if less else (b, a)
+    share = None if delta.stage in WAITED else _busy(slow, fast, delta.stage)
+    if share is not None:
+        how = f"while other programs had {percent(share)} of the machine in {slow.name}"
+        return f"{spoken} took {'less' if less else 'its time'} {how}"
     return f"{spoken} took {'less' if less else 'longer'}"
+
+
+def _busy(slow: Side, fast: Side, stage: str) -> float | None:
+    """The share that other programs had of the machine in a stage, where that can be why it took longer."""
+    share = cpu.machine_busy(slow.run, stage)
+    if share is None or share - (cpu.machine_busy(fast.run, stage) or 0.0) < BUSY:
+        return None
+    return share
 
 
 def _residency(a: Side, b: Side, delta: StageDelta) -> str:
@@ -340,11 +360,11 @@ def _residency(a: Side, b: Side, delta: StageDelta) -> str:
 
 def _from_disk(side: Side) -> str:
     """`, read from disk this time (178 MB at 130 MB/s)`, where files came from disk and not from memory."""
-    found = machine.read(side.run)
-    if found is None or not found.disk_bytes or 2 * found.disk_bytes < found.bytes or found.ns <= 0:
+    found = disk.total(side.run) or {}
+    count, from_disk, ns = found.get("bytes"), found.get("disk_bytes"), found.get("ns")
+    if not count or not from_disk or not ns or 2 * from_disk < count:
         return ""
-    speed = found.disk_bytes * 1_000_000_000 // found.ns
-    return f", read from disk this time ({size(found.disk_bytes)} at {size(speed)}/s)"
+    return f", read from disk this time ({size(from_disk)} at {size(from_disk * 1_000_000_000 // ns)}/s)"
 
 
 def is_other_work(a: Run, b: Run) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from stagexec.reading.cpu import machine_busy
 from stagexec.reading.runs import Run
 
-__all__ = ["machine_busy", "reads", "total"]
+
 
 
 def reads(run: Run) -> list[dict[str, Any]]:

@@ -296,6 +296,35 @@ def test_runs_of_different_work_are_said_to_be_that_first(compared: Compared) ->
     assert found.verdict.endswith("; different picture.")
 
 
+def busy_run(journal: FakeJournal, name: str, sampling_ns: int, others_share: float) -> None:
+    run = FakeRun(journal, name, TINY).start()
+    run.visit(1, "3", "KSampler", [("sampling", sampling_ns)])
+    busy = sampling_ns + round(4 * sampling_ns * others_share)
+    columns = ((0, 0, 0), (sampling_ns, sampling_ns, busy))
+    run.columns("cpu", *({"at_ns": t, "own_ns": own, "busy_ns": b, "cores": 4} for t, own, b in columns))
+    run.execute(outputs={"5": 1}).close()
+
+
+def test_sampling_is_not_called_slower_where_other_programs_had_the_machine(compared: Compared) -> None:
+    found = compared(
+        lambda j: busy_run(j, "aaaa", S, 0.0),
+        lambda j: busy_run(j, "bbbb", 5 * S, 0.75),
+    )
+    assert "sampling took longer" not in found.verdict
+    assert "sampling took its time while other programs had 75% of the machine in run B" in found.verdict
+    faster = compared(lambda j: busy_run(j, "aaaa", 5 * S, 0.75), lambda j: busy_run(j, "bbbb", S, 0.0))
+    assert "sampling took less while other programs had 75% of the machine in run A" in faster.verdict
+
+
+def test_a_machine_that_is_as_busy_in_both_runs_is_no_reason(compared: Compared) -> None:
+    found = compared(
+        lambda j: busy_run(j, "aaaa", S, 0.75),
+        lambda j: busy_run(j, "bbbb", 5 * S, 0.75),
+    )
+    assert "sampling took longer" in found.verdict
+    assert "other programs" not in found.verdict
+
+
 def test_weights_that_came_from_disk_this_time_are_said_with_their_speed(compared: Compared) -> None:
     def reading(name: str, cold_pages: int, ns: int) -> Play:
         def play(journal: FakeJournal) -> None:
