@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stagexec.reading.cpu import machine_busy
 from stagexec.reading.runs import Run
-
-
 
 
 def reads(run: Run) -> list[dict[str, Any]]:

@@ -180,8 +180,8 @@ def test_cpu_time_goes_to_the_stages_that_lie_between_the_readings(tmp_path: Pat
         "sampling": {"covered_ns": S, "own_ns": S, "others_share": 0.0},
         "postprocess": {"covered_ns": S, "own_ns": 0, "others_share": pytest.approx(0.85)},
     }
-    assert disk.machine_busy(found, "postprocess") == pytest.approx(0.85)
-    assert disk.machine_busy(found, "vae_decode") is None
+    assert cpu.machine_busy(found, "postprocess") == pytest.approx(0.85)
+    assert cpu.machine_busy(found, "vae_decode") is None
     names.print_others(text.console(), rows.detail(found))
     assert capsys.readouterr().out == "during postprocess other programs had 85% of the CPUs\n"
 
