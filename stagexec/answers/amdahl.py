@@ -10,7 +10,7 @@ from typing import Any
 from stagexec import stages as sets
 from stagexec.answers.explain import COMPLETE
 from stagexec.answers.words import human
-from stagexec.reading import derive
+from stagexec.reading import derive, parts
 from stagexec.reading.runs import Run
 from stagexec.reading.table import stages_of
 
@@ -58,6 +58,10 @@ class Plan:
     combined: SpeedUp | None
     """All asked speed-ups at once; None for fewer than two."""
     notes: list[str]
+    parts: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
+    """Of one run: stage -> {part: ns}; see reading/parts.py. Empty for many, or where only a row is there."""
+    steps: dict[str, Any] | None = None
+    """Likewise, the steps of its samplers."""
 
 
 def plan(
@@ -97,6 +101,8 @@ def plan(
         speedups=found,
         combined=together,
         notes=_notes(rows, lower, speedups, detail),
+        parts=parts.part_times(detail) if detail is not None else {},
+        steps=parts.steps(detail) if detail is not None else None,
     )
 
 

@@ -13,7 +13,7 @@ from stagexec.answers.cache_defeat import ReExecution
 from stagexec.answers.diff import Comparison
 from stagexec.answers.failures import Failures, Group
 from stagexec.answers.words import human, nodes, percent
-from stagexec.views.text import print_difference, residency, text
+from stagexec.views.text import part_lines, print_difference, residency, text
 
 MOST_ROWS = 40
 
@@ -88,6 +88,8 @@ def print_plan(out: Console, found: Plan) -> None:
         bound = "-" if one.limit is None else f"{one.limit:.2f}×"
         mark = " (lower bound)" if one.lower_bound else ""
         table.add_row(text(one.stage) + mark, human(one.ns), percent(one.share), bound)
+        for name, ns in part_lines({"parts": found.parts, "steps": found.steps}, one.stage):
+            table.add_row(f"  [dim]{text(name)}[/]", f"[dim]{human(ns)}[/]", "", "")
     out.print(table)
     for what_if in [*found.speedups, *([found.combined] if found.combined else [])]:
         out.print(_speed_up(what_if))

@@ -21,10 +21,14 @@ from stagexec.views.names import print_names, print_others, print_reads
 
 BAR_CELLS = 30
 MOST_VISITS = 40
+WIDE_COLUMNS = 180
+"""Where there is less, a list of runs leaves out what `show` tells anyway: no word of the rest is cut in two."""
+
 PIPED_COLUMNS = 160
 """Width where there is no terminal to ask: rich's own 80 would cut columns off."""
 
 TOLD = ("model_load", "attention", "weights_read", "messages", *MARKS)
+"""Marks that are told in other words: by model, as a diagnosis, all reads together, beside the run."""
 
 OUTCOME_STYLES = {
     "success": "green",
@@ -79,25 +83,16 @@ def _outcome(row: dict[str, Any]) -> str:
 
 def print_runs(out: Console, rows: list[dict[str, Any]]) -> None:
     """One line a run. `rows` as `runs --json` gives them."""
-    table = _table(
-        "run",
-        "accepted (UTC)",
-        "outcome",
-        "start-up",
-        "where",
-        "total",
-        "wasted",
-        "most time in",
-        "non-compute",
-        "pictures/s",
-        right=("total", "wasted", "non-compute", "pictures/s"),
-    )
+    more = ("non-compute", "pictures/s") if out.width >= WIDE_COLUMNS else ()
+    names = ("run", "accepted (UTC)", "outcome", "start-up", "where", "total", "wasted", "most time in")
+    table = _table(*names, *more, right=("total", "wasted", *more))
     for row in rows:
         stage, spent = max(row["stages"].items(), key=lambda item: item[1], default=("-", 0))
         where = "-" if row["error_stage"] is None else text(row["error_stage"])
         if row["error_node"] is not None:
             where += f", node {text(row['error_node'])}"
         share = percent(spent / row["total_ns"]) if row["total_ns"] else ""
+        rate = "-" if row["pictures_per_s"] is None else f"{row['pictures_per_s']:.3g}"
         table.add_row(
             text(row["run_id"][:8]),
             text((row["accepted_wall"] or "-")[:19].replace("T", " ")),
@@ -107,8 +102,7 @@ def print_runs(out: Console, rows: list[dict[str, Any]]) -> None:
             human(row["total_ns"]),
             human(row["wasted_ns"]) if row["wasted_ns"] else "-",
             f"{text(stage)} {share}",
-            percent(row["non_compute_share"]),
-            "-" if row["pictures_per_s"] is None else f"{row['pictures_per_s']:.3g}",
+            *((percent(row["non_compute_share"]), rate) if more else ()),
         )
     out.print(table)
 

@@ -12,7 +12,7 @@ from stagexec.answers.amdahl import plan
 from stagexec.cli import command
 from stagexec.reading import table
 from stagexec.reading.store import load
-from tests.reading.fake_journal import MS, FakeJournal, FakeRun, S, cached_run, reseeded_run
+from tests.reading.fake_journal import MS, TINY, FakeJournal, FakeRun, S, cached_run, reseeded_run
 
 
 def row(sampling_ns: int, rest_ns: int, lower_bound: bool = False) -> dict[str, object]:
@@ -137,3 +137,20 @@ def test_other_lanes_in_the_same_stage_are_named(tmp_path: Path) -> None:
     (loaded,) = load(tmp_path).runs
     found = plan([table.flat(loaded)], {}, loaded.run_id, loaded)
     assert any("sampling also ran for 300 ms on other lanes" in note for note in found.notes)
+
+
+def test_each_part_of_a_stage_has_a_line_and_steps_are_counted(tmp_path: Path) -> None:
+    journal = FakeJournal().head()
+    run = FakeRun(journal, "aaaa", TINY).start()
+    run.switch("model_load_residency", "read", 1, "read_weights", ("1", "Loader")).spend(70 * MS)
+    run.switch("sampling", "step", 2, "step", ("3", "KSampler")).spend(310 * MS)
+    run.switch("sampling", None, 2, None, ("3", "KSampler")).spend(5 * MS)
+    run.switch("sampling", "step", 2, "step", ("3", "KSampler")).spend(51 * MS)
+    run.execute(outputs={"5": 1}).close()
+    journal.write(tmp_path)
+    words = ["plan", "last", "--ledger", str(tmp_path)]
+    found = json.loads(CliRunner().invoke(command, [*words, "--json"]).stdout)
+    assert found["parts"]["sampling"] == {"step": 361 * MS, "rest": 5 * MS}
+    told = CliRunner().invoke(command, words).stdout
+    assert "  read " in told
+    assert "  step: 2 × 51.0 ms, first 310 ms" in told

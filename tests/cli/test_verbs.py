@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 from stagexec.cli import VERBS, command
 from stagexec.cli.runs import since_ns
+from stagexec.views import text
 from tests.reading.fake_journal import (
     MS,
     TINY,
@@ -283,6 +285,16 @@ def test_the_table_of_runs_has_a_line_for_each(ledger: Path) -> None:
     first_words = [line.split()[0] for line in out.splitlines() if "2025-10-09" in line]
     assert first_words == ["aaaa-000", "bbbb-000", "cccc-000", "dddd-000"]
     assert "lost (process_died)" in out
+    assert "pictures/s" not in out
+
+
+def test_a_wide_terminal_has_room_for_shares_and_rates(
+    ledger: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text.print_runs(Console(width=text.WIDE_COLUMNS), printed("runs", "--ledger", str(ledger)))
+    head, *lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert head[-2:] == ["non-compute", "pictures/s"]
+    assert [line[-2:] for line in lines if line[0] == "aaaa-000"] == [["81%", "0.161"]]
 
 
 def test_show_prints_stages_that_add_up_and_what_was_not_active(ledger: Path) -> None:
