@@ -22,7 +22,7 @@ from stagexec.views.names import print_names, print_others, print_reads
 BAR_CELLS = 30
 MOST_VISITS = 40
 WIDE_COLUMNS = 180
-"""Where there is less, a list of runs leaves out what `show` tells anyway: no word of the rest is cut in two."""
+"""Where there is less, a list of runs leaves out what `show` tells anyway, and no word is cut in two."""
 
 PIPED_COLUMNS = 160
 """Width where there is no terminal to ask: rich's own 80 would cut columns off."""
