@@ -109,7 +109,21 @@ def test_visits_have_their_own_device_time(recorder: Recorder, gpu: FakeGpu) -> 
     gpu.launch(50 * MS)
     run.leave(depth)
     run.end_visit()
-    row = (visit, "3", "KSampler", "executed", None, 1, None, start, run.clock(), "sampling", "table", False)
+    row = (
+        visit,
+        "3",
+        "KSampler",
+        "executed",
+        None,
+        1,
+        None,
+        start,
+        run.clock(),
+        "sampling",
+        "table",
+        False,
+        None,
+    )
     run.pending_visits.append(row)
     gpu.synchronize()
     (shown,) = recorder.finish(run)["visits"]
@@ -359,7 +373,21 @@ def test_wasted_time_of_a_failed_run_is_device_time_where_it_is_known(
     gpu.launch(70 * MS)
     run.leave(depth)
     run.end_visit()
-    row = (visit, "3", "KSampler", "failed", None, 1, None, start, run.clock(), "sampling", "table", False)
+    row = (
+        visit,
+        "3",
+        "KSampler",
+        "failed",
+        None,
+        1,
+        None,
+        start,
+        run.clock(),
+        "sampling",
+        "table",
+        False,
+        None,
+    )
     run.pending_visits.append(row)
     run.ledger.switch("executor_overhead")
     gpu.spend(100 * MS)

@@ -59,7 +59,7 @@ def visit(run: live.Run, number: int, work, *args, stage="node_other", origin="n
     run.end_visit()
     run.ledger.switch("executor_overhead")
     node = (str(number), "SomeNode", "executed", None, 1, None)
-    run.pending_visits.append((number, *node, begin, run.clock(), stage, origin, False))
+    run.pending_visits.append((number, *node, begin, run.clock(), stage, origin, False, None))
 
 
 def read(ledger: Path) -> Folded:
