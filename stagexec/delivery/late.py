@@ -66,17 +66,17 @@ def check(look: Callable[[Path], Check], path: Path, ended_wall_ns: int, patienc
 
     `ended_wall_ns`: when the node returned. A file that was whole by then is looked at once.
     """
-    waited, came = False, True
+    waited = came = False
     try:
         while True:
             found, stamp = look(path), _stamp(path)
             if found.state == "missing" or stamp is None:
                 if not patience.left_to_come():
-                    came = False
                     return found
                 waited = True
                 patience.look_again_later()
                 continue
+            came = came or waited  # it came, or has changed
             still_s = _patience_with(found, stamp, ended_wall_ns)
             if still_s is None or _is_old(stamp, still_s):
                 return found

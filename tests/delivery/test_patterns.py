@@ -88,6 +88,19 @@ def test_a_file_that_never_comes_is_missing_and_one_run_waits_once(
     assert (told[0], told[-1]) == ((True, True), (False, False))
 
 
+def test_a_file_that_is_cut_short_and_stays_so_lengthens_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(late, "CUT_S", 0.2)
+    path = tmp_path / "a.png"
+    samples.image(path)
+    path.write_bytes(path.read_bytes()[:40])
+    told: list[tuple[bool, bool]] = []
+    patience = late.Patience(lambda *what: told.append(what))
+    assert late.check(verify, path, time.time_ns(), patience).state == "corrupt"
+    assert (told[0], told[-1]) == ((True, True), (False, False))
+
+
 def test_a_file_that_was_whole_in_time_is_looked_at_once(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     samples.image(path)
