@@ -13,6 +13,7 @@ from stagexec.record import device, live
 from stagexec.record.device import NoDevice, Recording
 from stagexec.record.devices import ON_CPU, clock_for
 from stagexec.record.devices.events import KEEP_FREE
+from stagexec.record.run import Run
 from tests.device.conftest import Recorder
 from tests.device.fake_device import MS, US, FakeGpu
 
@@ -101,6 +102,12 @@ def test_the_pool_does_not_grow_without_end(gpu: FakeGpu) -> None:
     assert gpu.events_made == made + 1
 
 
+def file_visit(run: Run, visit: int, kind: str, start: int) -> None:
+    """A visit of a KSampler that began at `start` is over."""
+    node, facts = (visit, "3", "KSampler", kind, None, 1, None), ("sampling", "table", False, None)
+    run.pending_visits.append((*node, start, run.clock(), *facts))
+
+
 def test_visits_have_their_own_device_time(recorder: Recorder, gpu: FakeGpu) -> None:
     run = recorder.begin()
     visit = run.next_visit("3", "KSampler")
@@ -109,22 +116,7 @@ def test_visits_have_their_own_device_time(recorder: Recorder, gpu: FakeGpu) -> 
     gpu.launch(50 * MS)
     run.leave(depth)
     run.end_visit()
-    row = (
-        visit,
-        "3",
-        "KSampler",
-        "executed",
-        None,
-        1,
-        None,
-        start,
-        run.clock(),
-        "sampling",
-        "table",
-        False,
-        None,
-    )
-    run.pending_visits.append(row)
+    file_visit(run, visit, "executed", start)
     gpu.synchronize()
     (shown,) = recorder.finish(run)["visits"]
     assert 50 * MS <= shown["device_ns"] < 51 * MS
@@ -373,22 +365,7 @@ def test_wasted_time_of_a_failed_run_is_device_time_where_it_is_known(
     gpu.launch(70 * MS)
     run.leave(depth)
     run.end_visit()
-    row = (
-        visit,
-        "3",
-        "KSampler",
-        "failed",
-        None,
-        1,
-        None,
-        start,
-        run.clock(),
-        "sampling",
-        "table",
-        False,
-        None,
-    )
-    run.pending_visits.append(row)
+    file_visit(run, visit, "failed", start)
     run.ledger.switch("executor_overhead")
     gpu.spend(100 * MS)
     shown = recorder.finish(run)
