@@ -95,12 +95,12 @@ class StxPipeline(StxUnknownWork):
 
     def run(self, value, seconds):
         folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pretend")
-        sys.path.insert(0, folder)
+        sys.path.append(folder)  # behind another pack's
         try:
             from .pipeline import pipeline_of
         finally:
             sys.path.remove(folder)
-        pipeline_of().from_pretrained("a/b")(seconds)
+        pipeline_of().from_pretrained("a/b", slow_ms=200)(seconds)
         return (value,)
 
 

@@ -4,9 +4,10 @@ import time
 
 
 class DiffusionPipeline:
-    """Loads for 0.2 s; what its subclasses do in their call is their own."""
+    """What its subclasses do in their call is their own."""
 
     @classmethod
-    def from_pretrained(cls, path):
-        time.sleep(0.2)
+    def from_pretrained(cls, path, slow_ms=0):
+        """One, after `slow_ms`."""
+        time.sleep(slow_ms / 1000)
         return cls()
