@@ -157,7 +157,7 @@ def one_run(number: int) -> None:
             run.leave(run.enter("sampling", "step", "seam"))
         run.end_visit()
         columns = (visit, node, "Node", "executed", None, 1, None, start, run.clock())
-        run.pending_visits.append((*columns, "sampling", "table", False))
+        run.pending_visits.append((*columns, "sampling", "table", False, None))
     live.finish(run, {"host_status": "success"}, {})
 
 
