@@ -36,7 +36,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory, host_tree: Path, checkpoint
         server = servers()
         witness = Witness(server)
         done = witness.run(graphs.invert_save()).prompt_id
-        sampling = witness.client.submit(graphs.txt2img(steps=STEPS, size=64))
+        sampling = witness.client.submit(graphs.txt2img(steps=STEPS, size=256))
         waiting = witness.client.submit(graphs.invert_save(color=1))
         wait_for_step(witness, sampling, 3)
         now = time.time_ns()
