@@ -79,7 +79,6 @@ class Hooks:
             **asked.PLACES,
             "comfy_execution.caching:RAMPressureCache.ram_release": parts.eviction,
             "comfy_execution.caching:RAMPressureCache.poll": parts.eviction,
-            "execution:get_input_data": self._inputs,
             "execution:validate_inputs": self._validate_inputs,
             "execution:CacheKeySetInputSignature": self._native(mixed(MerkleKeySet)),
             "execution:ExecutionList": self._native(mixed(Schedule)),
@@ -183,11 +182,6 @@ class Hooks:
     def _watched_calls(self, module: ModuleType, original: Any) -> Any:
         api = self._known(module)
         return original if api.executor_used == "native" else visits.make_watched_calls(api, original)
-
-    def _inputs(self, module: ModuleType, original: Any) -> Any:
-        if self._known(module).executor_used == "native":
-            return original
-        return parts.timed("inputs", original, visits.in_host_visit)
 
     def _native(self, make: Callable[[host_api.HostApi, ModuleType, Any], Any]) -> Factory:
         """A factory that leaves the host's own in place where the host's loop runs the prompts."""

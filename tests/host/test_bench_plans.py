@@ -26,7 +26,7 @@ SMALLEST = ("--set", "5.width=16", "--set", "5.height=16", "--set", "3.steps=1",
 PLANS = {
     "attention": ("--counted", "4"),
     "vae_precision": ("--counted", "1"),
-    "quantization": ("--counted", "4"),
+    "quantization": ("--counted", "1"),
     "matrix": (
         "--counted", "1", "--unit", "M01", "--unit", "M02", "--unit", "M04", "--unit", "M05", "--unit", "M08",
         "--unit", "M09", "--unit", "M10",
