@@ -158,7 +158,7 @@ def ledger_problem(named: str | None, strict: bool) -> str | None:
 
 def own_words(own: argparse.ArgumentParser, words: list[str]) -> list[str]:
     """What of the command line was ours, as it was and in order, for a restart; the host's tree apart, which
-    is named anew each time."""
+    is named again each time."""
     takes_value = {name: action.nargs != 0 for action in own._actions for name in action.option_strings}
     found: list[str] = []
     at = 0

@@ -19,7 +19,7 @@ JSON, MARKDOWN, PAGE = "report.json", "report.md", "report.html"
 
 
 def write(folder: Path) -> dict[str, Any]:
-    """Compute everything anew from the raw runs, write the three files, give the JSON. Raises ResultError."""
+    """Compute all of it again from the raw runs, write the three files, give the JSON. Raises ResultError."""
     from stagexec.bench import page
 
     tables = load(folder)

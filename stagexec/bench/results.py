@@ -139,7 +139,7 @@ def resume(folder: Path, plan: Plan, workflow: Mapping[str, Any], facts: Mapping
         raise ResultError(f"{folder} was made on another machine: runs of two machines are never pooled")
     for name, now in (("plan", msgspec.to_builtins(plan)), ("workflow", dict(workflow))):
         if found.header[name] != json.loads(json.dumps(now)):
-            raise ResultError(f"{folder} was made with another {name}: start anew in another --out")
+            raise ResultError(f"{folder} was made with another {name}: start again in another --out")
     return found
 
 

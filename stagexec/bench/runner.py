@@ -317,7 +317,7 @@ class Bench:
                 self._gather(turn, seat, observed)
 
     def _unsettle(self, turn: Turn) -> None:
-        """After a run in the wrong state: drop the host's caches and bring it into the state anew."""
+        """After a run in the wrong state: drop the host's caches and bring it into the state again."""
         seat = self.seats.get(turn.seat_key)
         if seat is None or units.STATES[turn.unit.state].launch_each:
             return

@@ -141,7 +141,7 @@ def _is_recomputed(run: Mapping[str, Any], prompt: Mapping[str, Any]) -> str | N
     seeds = {node_id for node_id, _ in seed_inputs(prompt)}
     wanted = below(prompt, seeds) & set(run["expected_nodes"])
     if not seeds:
-        return "the workflow has no seed that would make the host compute anew"
+        return "the workflow has no seed that would make the host compute again"
     left = sorted(wanted - _executed(run))
     if left:
         return f"nodes {', '.join(left)} were not executed"

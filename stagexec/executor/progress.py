@@ -46,7 +46,7 @@ class CoalescedProgress:
         super().__init__(*args, **kwargs)
         self._entries: dict[str, Entry] = {}
         self._later: dict[str, tuple[Any, Any, Any]] = {}
-        """(value, max, state) of nodes whose entry has yet to be made, or made anew."""
+        """(value, max, state) of nodes whose entry has yet to be made, or made again."""
         self._of: Any = None
         self._by_hand = False
         self._noted = 0

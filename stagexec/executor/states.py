@@ -69,7 +69,7 @@ class Entry(Told):
 class States(Told):
     """The `nodes` of a progress state that we have made ourselves; for everybody else a dict.
 
-    Its text is that of its entries, none of which is written anew for another node's sake: at 200 nodes,
+    Its text is that of its entries, none of which is written again for another node's sake: at 200 nodes,
     400 states have 40,000 entries, and 400 texts.
     """
 

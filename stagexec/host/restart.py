@@ -1,4 +1,4 @@
-"""A restart asked for in the web interface starts `main.py` anew; make it come back to our launcher.
+"""A restart asked for in the web interface starts `main.py` again; make it come back to our launcher.
 
 Packs do it in two ways: an exec in place of this process, or a new process before this one ends. Each word
 may stand in quotes of its own, as Windows wants it, whose exec joins the words with spaces and parts them.

@@ -109,7 +109,7 @@ class Fold:
         return run
 
     def _process_start(self, event: events.ProcessStart) -> None:
-        # A journal that had to be made anew begins with its head again.
+        # A journal that had to be made again begins with its head again.
         self.process.start = self.process.start or event
 
     def _host_facts(self, event: events.HostFacts) -> None:

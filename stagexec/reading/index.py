@@ -383,7 +383,7 @@ def _brief(error: Exception) -> str:
 
 @contextlib.contextmanager
 def opened(ledger: pathlib.Path, processes: int | None = None) -> Iterator[Index]:
-    """The ledger's index, up to date. An index that turns out to be damaged is made anew, or done without."""
+    """The ledger's index, up to date. One that turns out to be damaged is made again, or done without."""
     with fresh(ledger, processes) as index:
         yield index
 

@@ -1,7 +1,7 @@
 """Another stage table for journals that are there: `--stages FILE`.
 
 The journal holds the seam that opened each segment and the class of each visit, so where the time belongs can
-be said anew. Times are never touched: a run's segments have the same edges, and add up as before.
+be said again. Times are never touched: a run's segments have the same edges, and add up as before.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class DeviceClock(Protocol):
         ...
 
     def point_on(self, stream: Any, event: Any = None) -> Point:
-        """The same on another stream; `event`, if given, is recorded anew in place of a fresh one."""
+        """The same on another stream; `event`, if given, is recorded again in place of a fresh one."""
         ...
 
     def done(self, event: Any) -> bool:

@@ -56,7 +56,7 @@ def _initialise() -> str | None:
 
 
 def forget() -> None:
-    """Ask the library anew next time. For tests."""
+    """Ask the library again next time. For tests."""
     global _ready, _reason
     with _lock:
         _ready, _reason = False, None

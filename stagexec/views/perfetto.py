@@ -26,7 +26,7 @@ def timeline(run: dict[str, Any], trace: Any = None) -> dict[str, Any]:
     """The trace of one run. `run` as `show --json` gives it, `trace` the parsed torch trace of its profile.
 
     Device intervals are placed after one another from the host's time of the first event before which the
-    device had nothing to do; a gap in the events begins anew at the host's time.
+    device had nothing to do; a gap in the events begins again at the host's time.
     """
     zero = run["accepted_mono_ns"]
     events = [

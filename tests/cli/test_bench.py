@@ -218,7 +218,7 @@ def test_another_plan_or_workflow_is_no_going_on(folder: Path, lab: FakeLab, cha
     assert call("mine.toml", "--out", "result").exit_code == 0
     done = call("mine.toml", "--out", "result", "--resume", *change)
     assert done.exit_code == 2
-    assert "start anew in another --out" in done.output
+    assert "start again in another --out" in done.output
 
 
 def test_without_ray_the_option_says_how_to_get_it(

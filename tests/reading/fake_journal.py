@@ -356,7 +356,7 @@ def cached_run(journal: FakeJournal, name: str) -> FakeRun:
 
 
 def reseeded_run(journal: FakeJournal, name: str, sampling_ns: int = 980 * MS) -> FakeRun:
-    """TINY with another seed: the sampler and what follows is done anew."""
+    """TINY with another seed: the sampler and what follows is done again."""
     run = FakeRun(journal, name, TINY, seeds=[["3", "seed", 8]])
     run.spend(MS).start(cached=("1", "2")).spend(2 * MS)
     run.visit(1, "3", "KSampler", [("model_load_residency", 2 * MS, "core.load"), ("sampling", sampling_ns)])

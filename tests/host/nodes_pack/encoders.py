@@ -32,7 +32,7 @@ def frames(count):
 
 
 class Encoder:
-    """What the nodes here share: `value` only makes them run anew."""
+    """What the nodes here share: `value` only makes them run again."""
 
     CATEGORY = CATEGORY
     RETURN_TYPES = ()

@@ -13,7 +13,7 @@ from .kinds import ANY, CATEGORY, SECONDS, required
 
 
 class StxUnknownWork:
-    """Sleeps in a function of its own module, `seconds` long; each run anew."""
+    """Sleeps in a function of its own module, `seconds` long; each run again."""
 
     CATEGORY = CATEGORY
     RETURN_TYPES = (ANY,)

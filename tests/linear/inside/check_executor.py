@@ -51,7 +51,7 @@ register(RunsPlain, RunsAsync, RunsNotMade)
 
 
 def chain(*values: Any, kind: str = "RunsPlain") -> dict[str, Any]:
-    """Each takes the one before; a value that is no link begins the chain anew."""
+    """Each takes the one before; a value that is no link begins the chain again."""
     return {
         str(at): {"class_type": kind, "inputs": {"value": [str(at - 1), 0] if value is None else value}}
         for at, value in enumerate(values, 1)

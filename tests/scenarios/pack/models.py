@@ -80,7 +80,7 @@ def ksample(model, positive, negative, latent, seed=1, denoise=1.0):
 
 
 def detail(self, image, model, clip, vae, positive, negative, seed, find_ms, paste_ms, **_):
-    """Find something, draw it anew, paste it back: the first and the last are the pack's own work."""
+    """Find something, draw it again, paste it back: the first and the last are the pack's own work."""
     work(find_ms)
     latent = {"samples": vae.encode(image[:, :, :, :3])}
     latent = ksample(model, positive, negative, latent, seed, 0.5)
