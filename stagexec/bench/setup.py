@@ -266,7 +266,17 @@ def _build_heavy(folder: Path, requirements: Path) -> None:
     python = venv_python(folder)
     try:  # a minute instead of six: it unpacks and links side by side, and compiles nothing
         _run([python, "-m", "pip", "install", "--quiet", "uv>=0.5"])
-        install = [python, "-m", "uv", "pip", "install", "--quiet", "--no-cache", "--python", python]
+        install: list[str | Path] = [
+            python,
+            "-m",
+            "uv",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-cache",
+            "--python",
+            python,
+        ]
         _run([*install, "--requirement", requirements], _words_for_uv())
     except SetupError as problem:  # a registry that only pip can reach, a platform that uv has no build for
         print(f"pip goes on where uv could not: {problem}", file=sys.stderr)
