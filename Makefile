@@ -6,6 +6,7 @@ else
 PY := .venv/bin/python
 endif
 SETUP := stagexec.bench.setup
+JOBS ?= 2
 CODE := stagexec tests bench
 
 .PHONY: help env host hosts checkpoint demo lint types test unit conformance overhead packs chaos docs clean
@@ -38,8 +39,11 @@ types: env
 unit: env  # seconds: no host is started
 	$(PY) -m pytest -m "not host and not conformance and not gpu"
 
-test: hosts checkpoint
-	$(PY) -m pytest
+test: hosts checkpoint  # most of it in two processes: a test waits for its server most of the time
+	@failed=0; \
+	$(PY) -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder -m "not alone" || failed=1; \
+	$(PY) -m pytest -m alone || failed=1; \
+	exit $$failed
 
 conformance: checkpoint
 	$(PY) -m pytest -m conformance -s tests/conformance

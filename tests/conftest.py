@@ -28,9 +28,15 @@ FOLDER_MARKS = {
     "transparency": ("host",),
     "conformance": ("host", "conformance"),
     "gpu": ("gpu",),
-    "scenarios": ("host",),
+    "scenarios": ("host", "alone"),
 }
 """Folder under tests/ -> the marks that everything in it carries."""
+
+LONGEST = (
+    "conformance/", "host/test_bench_plans", "host/test_bench_cut", "chaos/test_small", "linear/test_parts",
+    "host/test_bench.", "host/test_bench_ray", "transparency/",
+)  # fmt: skip
+"""What takes minutes starts first, so that none of it runs by itself at the end."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,16 +46,39 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)  # before -m selects by the marks that are given here
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        folder = item.path.relative_to(ROOT).parts[1]
-        for mark in FOLDER_MARKS.get(folder, ()):
+        for mark in FOLDER_MARKS.get(place(item).partition("/")[0], ()):
             item.add_marker(mark)
-    # The fast tests first: a broken unit shows before the first server has started.
-    items.sort(key=lambda item: any(item.get_closest_marker(name) for name in ("host", "conformance", "gpu")))
+        item.add_marker(pytest.mark.xdist_group(group(item)))
+    items.sort(key=turn)
     if any(item.get_closest_marker("gpu") for item in items):
         reason = gpu_missing()
         for item in items:
             if reason and item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def place(item: pytest.Item) -> str:
+    """The item's file under tests/, as `folder/file.py`."""
+    return item.path.relative_to(ROOT / "tests").as_posix()
+
+
+def group(item: pytest.Item) -> str:
+    """Tests that share a fixture stay in one process: of a file, of a shipped plan, of the twins' folder."""
+    name = place(item)
+    if name.startswith("transparency/"):
+        return "transparency"
+    callspec = getattr(item, "callspec", None)
+    if callspec is None or not name.endswith("test_bench_plans.py"):
+        return name
+    return f"{name}:{callspec.params['ran']}"
+
+
+def turn(item: pytest.Item) -> tuple[bool, int]:
+    """The fast tests first: a broken unit shows before the first server has started. Then the longest."""
+    slow = any(item.get_closest_marker(name) for name in ("host", "conformance", "gpu"))
+    name = place(item)
+    early = next((number for number, part in enumerate(LONGEST) if name.startswith(part)), len(LONGEST))
+    return slow, early if slow else 0
 
 
 def gpu_missing() -> str | None:
