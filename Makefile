@@ -7,6 +7,8 @@ PY := .venv/bin/python
 endif
 SETUP := stagexec.bench.setup
 JOBS ?= 2
+# Without kept bytecode each start of a server compiles all of ComfyUI again, seconds of CPU time.
+unexport PYTHONDONTWRITEBYTECODE
 CODE := stagexec tests bench
 
 .PHONY: help env host hosts checkpoint demo lint types test unit conformance overhead packs chaos docs clean
