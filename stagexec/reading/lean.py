@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from stagexec import stages as sets
-from stagexec.reading import derive, details, events, mend, shares, startup, table
+from stagexec.reading import derive, details, events, lean_names, mend, shares, startup, table
 from stagexec.reading.events import Mono, Wall, Whole
 from stagexec.reading.fold import Fold
 from stagexec.reading.rows import MOST
 from stagexec.reading.runs import NO_DEVICE, Process
+from stagexec.stages import HOST_STAGES
 
 PREFIX = b'{"event_type":"'
 """How each line of the journal's writer begins; a line that begins otherwise is put into this order."""
@@ -68,6 +68,15 @@ class _Visits(_Line, tag="visits", gc=False):
     visit: list[Whole]
     node_id: list[str]
     kind: list[str]
+    # see lean_names.py
+    stage: msgspec.Raw
+    origin: msgspec.Raw
+    hint: msgspec.Raw = msgspec.Raw(b"[]")
+
+
+class _Samples(_Line, tag="samples", gc=False):
+    visit: list[Whole]
+    ns: list[Mono]
 
 
 class _Artifact(_Line, tag="artifact", gc=False):
@@ -120,10 +129,11 @@ DECODERS: dict[bytes, Any] = {
     b"artifact": _decoder(_Artifact),
     b"run_executed": _decoder(_Executed),
     b"identity": _decoder(Identity),
+    b"samples": _decoder(_Samples),
     b"mark": _decoder(_Mark),
     b"run_closed": _decoder(_Closed),
 }
-SKIPPED = frozenset((b"cached", b"spans", b"samples", b"cpu", b"condition"))
+SKIPPED = frozenset((b"cached", b"spans", b"cpu", b"condition"))
 
 OUTCOME = list(table.COLUMNS).index("outcome")
 """Place of that cell in a row."""
@@ -189,6 +199,7 @@ class _Events:
     segments: list[_Segments]
     visits: list[_Visits]
     artifacts: list[_Artifact]
+    samples: list[_Samples]
     marks: list[_Mark]
     """Those that tell of models."""
     cached: list[bytes]
@@ -208,17 +219,17 @@ def ordinary(head: Head, run_id: str, lines: list[Line]) -> list[Any] | None:
         executed = once.get(b"run_executed", _NOT_EXECUTED)
         if closed.outcome in (None, "lost") or (closed.cancel_ns, executed.cancel_ns) != (None, None):
             return None
-        stages, wasted = _times(found, executed, accepted)
+        stages, wasted, nameless = _times(found, executed, accepted)
         started = once.get(b"run_started", _NOT_STARTED)
         state, facts = _startup(found, started, accepted)
     except (msgspec.DecodeError, RecursionError, KeyError, TypeError, ValueError):
         return None  # an event that is unknown here, missing, or of another shape
     identity = once.get(b"identity")
-    if stages is None or wasted is None or started.device is not None:
+    if stages is None or started.device is not None:
         return None  # device events are the fold's business
     total = sum(stages.values())
     spent = stages.values() or (0,)
-    if max(spent) > MOST or min(spent) < -MOST or not -MOST <= total <= MOST:
+    if max(spent) > MOST or min(spent) < -MOST or not -MOST <= total <= MOST or abs(nameless) > MOST:
         return None  # sums of damaged times
     first = next((s.start_ns[0] for s in found.segments if s.stage), accepted.ts_mono_ns)
     timing = started.timing or head.process.timing
@@ -255,6 +266,7 @@ def ordinary(head: Head, run_id: str, lines: list[Line]) -> list[Any] | None:
         found.lower_bound,
         found.warmup,
         shares.pictures(found.artifacts),
+        nameless,
         *table.stage_cells(stages),
     ]
 
@@ -264,11 +276,12 @@ def _sorted(lines: list[Line], run_id: str) -> _Events | None:
 
     Raises TwoRuns.
     """
-    found = _Events({}, [], [], [], [], [])
+    found = _Events({}, [], [], [], [], [], [])
     many: dict[bytes, list[Any]] = {
         b"segments": found.segments,
         b"visits": found.visits,
         b"artifact": found.artifacts,
+        b"samples": found.samples,
     }
     for kind, line, _ in lines:
         several = many.get(kind)
@@ -356,39 +369,45 @@ def last_condition(lines: list[Line]) -> str | None:
 
 def _times(
     found: _Events, executed: _Executed, accepted: _Accepted
-) -> tuple[dict[str, int] | None, int | None]:
-    """({stage: ns}, wasted ns), or Nones where columns are uneven or a visit is told twice."""
+) -> tuple[dict[str, int] | None, int, int]:
+    """({stage: ns}, wasted ns, ns without a name), None first where columns are uneven or a visit is told
+    twice. Raises DecodeError, ValueError."""
     numbers: list[int] = []
     nodes: list[str] = []
+    sure: set[lean_names.Place] = set()
+    hinted: set[int] = set()
     for told in found.visits:
         if not len(told.visit) == len(told.node_id) == len(told.kind):
-            return None, None
+            return None, 0, 0
         numbers += told.visit
+        more = lean_names.classes(told)
+        sure, hinted = more if not nodes else (sure | more.sure, hinted | more.hinted)
         nodes += told.node_id
     if len(set(numbers)) != len(numbers):
-        return None, None
+        return None, 0, 0
     needed = _needed(accepted, tuple(_delivered(found.artifacts, executed)))
     useful: set[int | None] = {None, *numbers}
     if not needed.issuperset(nodes):
         useful = {None, *(v for v, node in zip(numbers, nodes, strict=True) if node in needed)}
     stages: dict[str, int] = defaultdict(int)
+    unnamed: dict[int, int] = {}
     wasted = 0
     for rows in found.segments:
         names, starts, ends = rows.stage, rows.start_ns, rows.end_ns
         if not len(names) == len(starts) == len(ends) == len(rows.visit) == len(rows.part) == len(rows.seam):
-            return None, None
-        for stage, start, end in zip(names, starts, ends, strict=True):
+            return None, 0, 0
+        for stage, start, end, visit, seam in zip(names, starts, ends, rows.visit, rows.seam, strict=True):
             stages[stage] += end - start
+            if visit is not None and seam is None and (visit, stage) not in sure and stage not in HOST_STAGES:
+                unnamed[visit] = unnamed.get(visit, 0) + end - start
         if not useful.issuperset(rows.visit):
             wasted += _wasted(rows, useful)
-    return stages, wasted
+    return stages, wasted, lean_names.unseen(found.samples, unnamed, hinted) if unnamed else 0
 
 
 def _wasted(rows: _Segments, useful: set[int | None]) -> int:
     columns = zip(rows.stage, rows.start_ns, rows.end_ns, rows.visit, strict=True)
-    return sum(
-        e - s for stage, s, e, visit in columns if visit not in useful and stage not in sets.HOST_STAGES
-    )
+    return sum(e - s for stage, s, e, visit in columns if visit not in useful and stage not in HOST_STAGES)
 
 
 def _delivered(artifacts: list[_Artifact], executed: _Executed) -> list[str]:

@@ -66,6 +66,9 @@ class Metrics:
             **kept,
         )
         self._wasted = counter("stagexec_wasted_seconds", "Time nobody got anything for.", ["kind"], **kept)
+        self._unnamed = counter(
+            "stagexec_unnamed_seconds", "Time of runs of which it is not known what ran.", **kept
+        )
         self._outputs = counter("stagexec_delivered_outputs", "Artifacts that are there.", **kept)
         self._dropped = {
             kind: counter(f"stagexec_{kind}_dropped", f"Runs that could not be told by {kind}.", **kept)
@@ -103,6 +106,8 @@ class Metrics:
             self._failures.labels(visible(row["error_stage"] or "none"), cause, name).inc()
         if (row["wasted_ns"] or 0) > 0:  # a counter only ever grows
             self._wasted.labels(visible(row["wasted_kind"])).inc(row["wasted_ns"] / 1e9)
+        if (row["unnamed_ns"] or 0) > 0:
+            self._unnamed.inc(row["unnamed_ns"] / 1e9)
         self._outputs.inc(row["delivered"] or 0)
 
     def dropped(self, kind: str) -> None:

@@ -500,5 +500,5 @@ PLAIN = [
 
 SCENARIOS = [*DRAWING, *WRITING, *LIBRARIES, *LOOP, *PLAIN]
 
-HOST_WAITS_FOR = {"async_nodes": "spans of async tasks in the host's own loop"}
+HOST_WAITS_FOR: dict[str, str] = {}
 """Scenario that is played in ComfyUI's own loop -> what is not there yet for it to hold."""
