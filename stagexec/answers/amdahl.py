@@ -12,7 +12,7 @@ from stagexec.answers.explain import COMPLETE
 from stagexec.answers.words import human
 from stagexec.reading import derive, named, parts
 from stagexec.reading.runs import Run
-from stagexec.reading.table import stages_of, summary_of
+from stagexec.reading.table import stages_of
 
 RESIDENCY = "model_load_residency"
 
@@ -105,7 +105,7 @@ def plan(
         notes=_notes(rows, lower, speedups, detail),
         parts=parts.part_times(detail) if detail is not None else {},
         steps=parts.steps(detail) if detail is not None else None,
-        named_share=named.share_of_many(map(summary_of, rows)),
+        named_share=named.share_of_rows(rows),
     )
 
 

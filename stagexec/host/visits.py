@@ -80,7 +80,7 @@ def make_watched_calls(api: Any, original: Callable[..., Any]) -> Callable[..., 
 def tasks_begun(record: lane.VisitRecord, result: tuple[Any, ...]) -> None:
     """Keep a span of each task that an async node's visit has begun, as our own loop does.
 
-    `result` is the host's: (returned values, ui, has it grown, does it wait for tasks); older ones end before.
+    `result` is the host's: (values, ui, has it grown, does it wait for tasks); older ones end before.
     """
     if record.run is None or len(result) < 4 or not result[3]:
         return

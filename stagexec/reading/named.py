@@ -2,7 +2,7 @@
 
 A segment has a name where a seam opened it, where it is the loop's own, and where its node's class is known
 to do one thing. So has one of a class that does several, of which the likely one is told as its hint, but
-that is counted apart. What is in a class that nobody knows is unnamed: it counts as named only as far as it
+that is counted apart. What is in a class that is not known is unnamed: it counts as named only as far as it
 was seen what ran there.
 """
 
@@ -51,6 +51,12 @@ def share_of_many(rows: Iterable[dict[str, Any]]) -> float | None:
     known = [(row["total_ns"], row["named_share"]) for row in rows if row["named_share"] is not None]
     total = sum(ns for ns, _ in known)
     return sum(ns * share for ns, share in known) / total if total else None
+
+
+def share_of_rows(rows: Iterable[dict[str, Any]]) -> float | None:
+    """The same from rows with table.COLUMNS."""
+    pairs = [(row["total_ns"], row["unnamed_ns"]) for row in rows]
+    return share_of_many({"total_ns": ns, "named_share": share_of(ns, rest)} for ns, rest in pairs)
 
 
 def unnamed(run: Run) -> list[dict[str, Any]]:

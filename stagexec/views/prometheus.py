@@ -65,7 +65,9 @@ class Metrics:
             ["stage", "cause", "node_class"],
             **kept,
         )
-        self._wasted = counter("stagexec_wasted_seconds", "Time nobody got anything for.", ["kind"], **kept)
+        self._wasted = counter(
+            "stagexec_wasted_seconds", "Time without anything delivered.", ["kind"], **kept
+        )
         self._unnamed = counter(
             "stagexec_unnamed_seconds", "Time of runs of which it is not known what ran.", **kept
         )
@@ -111,7 +113,7 @@ class Metrics:
         self._outputs.inc(row["delivered"] or 0)
 
     def dropped(self, kind: str) -> None:
-        """Count a run that `webhook` or `otlp` could not be told of."""
+        """Count a run that `webhook` or `otlp` could not be told about."""
         self._dropped[kind].inc()
 
     def _bounded(self, name: str | None) -> str:

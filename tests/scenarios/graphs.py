@@ -73,7 +73,7 @@ def after_decode(label: int, kind: str, **inputs: Any) -> Prompt:
 
 
 def tiled(label: int) -> Prompt:
-    """The decode in tiles that somebody asked for."""
+    """The decode in tiles that was asked for."""
     prompt = txt2img(label)
     sizes = {"tile_size": 512, "overlap": 64, "temporal_size": 64, "temporal_overlap": 8}
     prompt["decode"] = node("VAEDecodeTiled", samples=["sample", 0], vae=["load", 2], **sizes)
