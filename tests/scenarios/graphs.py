@@ -166,6 +166,12 @@ def video(label: int, kind: str, frame_ms: int) -> Prompt:
     return {**decoded(label), "film": film}
 
 
+def film_by_codec(label: int, ms: int) -> Prompt:
+    """A picture becomes a film by a node that is told a codec and no rate."""
+    film = node("ScnEncodeByCodec", images=["pic", 0], codec="h264", crf=20, ms=ms)
+    return {"pic": node("ScnPicture", label=label, batch=1), "film": film}
+
+
 def two_savers(label: int, first_ms: int, second_ms: int) -> Prompt:
     """One picture, saved by two nodes and shown by the core's preview."""
     prompt = {"pic": node("ScnPicture", label=label, batch=1)}
