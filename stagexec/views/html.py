@@ -241,9 +241,12 @@ def _comparison(go: Any, found: Comparison) -> str:
         f"<td class=n>{percent(one.share)}</td></tr>{_part_rows(one)}"
         for one in found.stages
     )
-    shares = [share_named(found.named_share[side]) for side in ("a", "b")]
-    told = [sampler_steps(steps) if (steps := found.steps[side]) else "no steps" for side in ("a", "b")]
-    facts = f"named {shares[0]} of the first, {shares[1]} of the second; sampler: {told[0]} → {told[1]}"
+    facts = "named {} of the first, {} of the second".format(
+        *(share_named(found.named_share[side]) for side in ("a", "b"))
+    )
+    steps = [found.steps[side] for side in ("a", "b")]
+    if any(steps):
+        facts += "; sampler: " + " → ".join(sampler_steps(one) if one else "no steps" for one in steps)
     warnings = "".join(f"<p class=bad>{html.escape(warning)}</p>" for warning in found.warnings)
     said = f"<p>{html.escape(found.verdict)}</p>{warnings}<p>{html.escape(facts)}</p>"
     return (
