@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from stagexec.reading import derive, details, events, lean_names, mend, shares, startup, table
+from stagexec.reading import derive, details, events, lean_columns, mend, shares, startup, table
 from stagexec.reading.events import Mono, Wall, Whole
 from stagexec.reading.fold import Fold
 from stagexec.reading.rows import MOST
@@ -56,19 +56,20 @@ class _Started(_Line, tag="run_started", gc=False):
 
 
 class _Segments(_Line, tag="segments", gc=False):
-    stage: list[str]
-    part: list[str | None]
     start_ns: list[Mono]
     end_ns: list[Mono]
-    visit: list[Whole | None]
-    seam: list[str | None]
+    # see lean_columns.py
+    stage: msgspec.Raw
+    part: msgspec.Raw
+    visit: msgspec.Raw
+    seam: msgspec.Raw
 
 
 class _Visits(_Line, tag="visits", gc=False):
     visit: list[Whole]
     node_id: list[str]
     kind: list[str]
-    # see lean_names.py
+    # see there too
     stage: msgspec.Raw
     origin: msgspec.Raw
     hint: msgspec.Raw = msgspec.Raw(b"[]")
@@ -196,7 +197,7 @@ class _Events:
     """The events of one run, those that come once by their type."""
 
     once: dict[bytes, Any]
-    segments: list[_Segments]
+    segments: list[lean_columns.Segments]
     visits: list[_Visits]
     artifacts: list[_Artifact]
     samples: list[_Samples]
@@ -231,7 +232,7 @@ def ordinary(head: Head, run_id: str, lines: list[Line]) -> list[Any] | None:
     spent = stages.values() or (0,)
     if max(spent) > MOST or min(spent) < -MOST or not -MOST <= total <= MOST or abs(nameless) > MOST:
         return None  # sums of damaged times
-    first = next((s.start_ns[0] for s in found.segments if s.stage), accepted.ts_mono_ns)
+    first = next((s.start_ns[0] for s in found.segments if s.start_ns), accepted.ts_mono_ns)
     timing = started.timing or head.process.timing
     return [
         run_id,
@@ -289,7 +290,7 @@ def _sorted(lines: list[Line], run_id: str) -> _Events | None:
             event = DECODERS[kind](line)
             if event.run_id != run_id:
                 raise TwoRuns
-            several.append(event)
+            several.append(lean_columns.segments(event) if kind == b"segments" else event)
             continue
         if kind in SKIPPED:
             if kind == b"cached":
@@ -320,7 +321,8 @@ def _startup(
     for mark in found.marks:
         collected.mark(mark.name, details.checked(mark.name, mend.parsed(bytes(mark.detail)))[0])
     for rows in found.segments:
-        collected.segments(rows.stage, rows.part, rows.start_ns, rows.end_ns, rows.visit, rows.seam)
+        told = rows.texts
+        collected.segments(told.stage, told.part, rows.start_ns, rows.end_ns, told.visit, told.seam)
     facts = collected.facts()
     if started is _NOT_STARTED:
         return None, facts
@@ -374,14 +376,13 @@ def _times(
     twice. Raises DecodeError, ValueError."""
     numbers: list[int] = []
     nodes: list[str] = []
-    sure: set[lean_names.Place] = set()
-    hinted: set[int] = set()
+    classes = lean_columns.NO_CLASSES
     for told in found.visits:
         if not len(told.visit) == len(told.node_id) == len(told.kind):
             return None, 0, 0
         numbers += told.visit
-        more = lean_names.classes(told)
-        sure, hinted = more if not nodes else (sure | more.sure, hinted | more.hinted)
+        more = lean_columns.classes(told)
+        classes = classes.and_(more) if nodes else more
         nodes += told.node_id
     if len(set(numbers)) != len(numbers):
         return None, 0, 0
@@ -392,21 +393,18 @@ def _times(
     stages: dict[str, int] = defaultdict(int)
     unnamed: dict[int, int] = {}
     wasted = 0
-    for rows in found.segments:
-        names, starts, ends = rows.stage, rows.start_ns, rows.end_ns
-        if not len(names) == len(starts) == len(ends) == len(rows.visit) == len(rows.part) == len(rows.seam):
-            return None, 0, 0
-        for stage, start, end, visit, seam in zip(names, starts, ends, rows.visit, rows.seam, strict=True):
+    for starts, ends, texts in found.segments:
+        for stage, start, end in zip(texts.stage, starts, ends, strict=True):
             stages[stage] += end - start
-            if visit is not None and seam is None and (visit, stage) not in sure and stage not in HOST_STAGES:
-                unnamed[visit] = unnamed.get(visit, 0) + end - start
-        if not useful.issuperset(rows.visit):
-            wasted += _wasted(rows, useful)
-    return stages, wasted, lean_names.unseen(found.samples, unnamed, hinted) if unnamed else 0
+        for at, visit in texts.unnamed(classes):
+            unnamed[visit] = unnamed.get(visit, 0) + ends[at] - starts[at]
+        if not useful.issuperset(texts.visit):
+            wasted += _wasted(starts, ends, texts, useful)
+    return stages, wasted, lean_columns.unseen(found.samples, unnamed, classes.hinted) if unnamed else 0
 
 
-def _wasted(rows: _Segments, useful: set[int | None]) -> int:
-    columns = zip(rows.stage, rows.start_ns, rows.end_ns, rows.visit, strict=True)
+def _wasted(starts: list[int], ends: list[int], texts: lean_columns.Texts, useful: set[int | None]) -> int:
+    columns = zip(texts.stage, starts, ends, texts.visit, strict=True)
     return sum(e - s for stage, s, e, visit in columns if visit not in useful and stage not in HOST_STAGES)
 
 
