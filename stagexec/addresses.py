@@ -13,7 +13,7 @@ from collections.abc import Sequence
 HIDDEN = "***"
 
 _USER = re.compile(r"(?<=://)\S*@")
-"""Up to the last @: a password that nobody escaped may hold any other sign."""
+"""Up to the last @: a password that was not escaped may hold any other sign."""
 
 _QUERY = re.compile(r"((?:://|/)[^\s?#\"'<>]*)[?#][^\s\"'<>)\]]+")
 

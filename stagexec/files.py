@@ -102,7 +102,7 @@ def text_of(named: str | os.PathLike[str]) -> str:
     """What a text file holds, without a mark of byte order. BadPath."""
     path = place(named)
     try:
-        kind = kind_of(path)  # before it is opened: a pipe would wait for somebody to write
+        kind = kind_of(path)  # before it is opened: a pipe would wait for a writer
         if kind is not None:
             raise BadPath(f"{path}: cannot be read: it is {kind}, not a file")
         if path.stat().st_size > LARGEST:

@@ -69,7 +69,7 @@ EVENTS: dict[str, dict[str, str]] = {
         "format_version": "VERSION of the writer. A file made again in mid-life, because it was removed, cut "
         "or replaced, begins with this event, host_facts and seams again, at their old times; then come all "
         "events of the runs that are still open, from their run_accepted on. Within one journal a second "
-        "run_accepted of a run takes the place of all that was told of it before",
+        "run_accepted of a run takes the place of all that was written of it before",
         "pid": "process id",
         "pid_started": "when the process began, as text boot_id:pid namespace:start ticks (Linux: "
         "/proc/sys/kernel/random/boot_id, inode of /proc/self/ns/pid, field 22 of /proc/<pid>/stat), so that "

@@ -109,7 +109,7 @@ def _part_of(name: str, part: str, code: Any) -> str:
 
 
 def visit_of_caller(run: Run) -> int | None:
-    """The visit that the calling context works for; None where nobody says so, as on a node's own thread."""
+    """The visit that the calling context works for; None where it is not known, as on a node's own thread."""
     at = VISIT.get()
     return at[1] if at is not None and at[0] is run else None
 

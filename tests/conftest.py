@@ -147,7 +147,7 @@ class Servers:
         return server.wait_ready() if ready else server
 
     def stop_all(self) -> None:
-        """Stop every server; fail the test if one of them noted a fault of ours that nobody asked for."""
+        """Stop every server; fail the test if one of them noted a fault of ours that was not expected."""
         noted = []
         for server, faults_expected in self._all:
             server.stop()

@@ -21,7 +21,7 @@ def faults_expected(monkeypatch: pytest.MonkeyPatch) -> Faults:
 
 @pytest.fixture(autouse=True)
 def no_fault_of_ours(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fails the test when the guard noted a fault that nobody asked for."""
+    """Fails the test when the guard noted a fault that was not expected."""
     noted = fresh_faults(monkeypatch)
     yield
     if "faults_expected" not in request.fixturenames:

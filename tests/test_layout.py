@@ -73,7 +73,7 @@ NARROW = {
 """Where only certain modules of the other folder may be imported."""
 
 BROUGHT = {"PIL", "av", "psutil"}
-"""What every ComfyUI brings: whoever runs inside of one has it."""
+"""What every ComfyUI brings: what runs inside of one has it."""
 
 INSIDE = {"delivery", "executor", "host", "record"}
 """What runs inside a ComfyUI."""

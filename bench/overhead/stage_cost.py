@@ -45,7 +45,7 @@ def per_call_us(work: Callable[[], Any], batches: int = BATCHES) -> list[float]:
 
 
 def started_run() -> Run:
-    """A run in execution on this thread, whose segments nobody writes."""
+    """A run in execution on this thread, whose segments are not written."""
     run = Run("overhead", time.perf_counter_ns(), time.perf_counter_ns)
     run.thread = threading.get_ident()
     run.ledger.switch("executor_overhead")

@@ -10,7 +10,7 @@ from typing import Any
 from stagexec import stages as sets
 from stagexec.answers.explain import COMPLETE
 from stagexec.answers.words import human
-from stagexec.reading import derive, parts
+from stagexec.reading import derive, named, parts
 from stagexec.reading.runs import Run
 from stagexec.reading.table import stages_of
 
@@ -61,7 +61,9 @@ class Plan:
     parts: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
     """Of one run: stage -> {part: ns}; see reading/parts.py. Empty for many, or where only a row is there."""
     steps: dict[str, Any] | None = None
-    """Likewise, the steps of its samplers."""
+    """Of one run too: the steps of its samplers."""
+    named_share: float | None = None
+    """The share of the runs' time that has a name; null where it is not known."""
 
 
 def plan(
@@ -103,6 +105,7 @@ def plan(
         notes=_notes(rows, lower, speedups, detail),
         parts=parts.part_times(detail) if detail is not None else {},
         steps=parts.steps(detail) if detail is not None else None,
+        named_share=named.share_of_rows(rows),
     )
 
 

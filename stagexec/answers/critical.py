@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Iterable
 
 from stagexec.answers.words import human
-from stagexec.reading import derive
+from stagexec.reading import derive, named
 from stagexec.reading.graph import Graph
 from stagexec.reading.runs import Run
 
@@ -77,6 +77,8 @@ class GraphPlan:
     critical_path: list[str]
     nodes: list[NodeTime]
     chains: list[Chain]
+    named_share: float | None
+    """The share of the run that has a name; null of a run without length."""
     notes: list[str]
 
 
@@ -205,6 +207,7 @@ class _Plan:
             critical_path=list(dict.fromkeys(node for node, _ in path)),
             nodes=self._rows(ends, latest, levels, path),
             chains=self._chains(),
+            named_share=named.share(self.run),
             notes=[*self.notes, *_notes(self.run, gain)],
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from stagexec.answers import cache_defeat
 from stagexec.answers.explain import Difference, explain
-from stagexec.reading import conditions, derive
+from stagexec.reading import conditions, derive, named, parts
 from stagexec.reading.graph import Graph
 from stagexec.reading.runs import Run
 
@@ -35,6 +35,10 @@ class Comparison(Difference):
     """node list -> {only_a, only_b}; lists that agree are left out."""
     re_executed: list[cache_defeat.ReExecution] = dataclasses.field(default_factory=list)
     """Nodes that B executed although A, or the run before B, had them done; and why."""
+    named_share: dict[str, float | None] = dataclasses.field(default_factory=dict)
+    """`a`, `b`: the share of the run that has a name; null of one without length."""
+    steps: dict[str, dict[str, Any] | None] = dataclasses.field(default_factory=dict)
+    """`a`, `b`: the steps of its samplers, see reading/parts.py; null where none were seen."""
     compared_with: str | None = None
     """Run that `re_executed` compares with; null when no earlier run of B's process fits."""
 
@@ -55,6 +59,8 @@ def diff(
         found.warnings += _unknown_conditions(ledger, a, b)
     found.residency = {"a": residency(a), "b": residency(b)}
     found.lists = _lists(a, b)
+    found.named_share = {"a": named.share(a), "b": named.share(b)}
+    found.steps = {"a": parts.steps(a), "b": parts.steps(b)}
     before = a if _is_before(a, b) else cache_defeat.previous(b, runs)
     if before is not None:
         found.compared_with = before.run_id

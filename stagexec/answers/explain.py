@@ -325,7 +325,7 @@ def _reason(a: Side, b: Side, delta: StageDelta) -> str:
     spoken = SPOKEN.get(delta.stage, delta.stage)
     if delta.stage not in NOT_CACHED:  # the loop itself, and what follows execution, is in no cache
         if less and b.had_from_cache(delta.stage, a):
-            return f"{spoken} fell away, its nodes came from the cache"
+            return f"{spoken} was not needed, its nodes came from the cache"
         if not less and a.had_from_cache(delta.stage, b):
             return f"{spoken} ran again, {a.name} had it from the cache"
     slow, fast = (a, b) if less else (b, a)

@@ -34,6 +34,26 @@ def sampler_steps(steps: dict[str, Any]) -> str:
     return f"{steps['count']} × {human(steps['middle_ns'])}, first {first}"
 
 
+def part_lines(run: dict[str, Any], stage: str) -> list[tuple[str, int]]:
+    """(name, ns) of a stage's parts as people read them, longest first; none where it is one part alone.
+
+    `run`: {parts, steps} as `show --json` gives them.
+    """
+    parts = run.get("parts", {}).get(stage, {})
+    if list(parts) == ["rest"]:
+        return []
+    found = []
+    for name, ns in sorted(parts.items(), key=lambda one: -one[1]):
+        is_steps = (stage, name) == ("sampling", "step") and run.get("steps")
+        found.append((f"{name}: {sampler_steps(run['steps'])}" if is_steps else name, ns))
+    return found
+
+
+def share_named(share: float | None) -> str:
+    """The share of a run that has a name, as a percentage: one that is not whole is never 100%."""
+    return percent(share if share is None or share in (0.0, 1.0) else min(share, 0.99))
+
+
 def percent(share: float | None) -> str:
     """A share of 1 as a percentage without decimals; `-` for None."""
     return "-" if share is None else f"{round(share * 100)}%"

@@ -70,7 +70,7 @@ def http_json(url: str, method: str, path: str, body: Any = None, seconds: float
 class Listener:
     """Collects every message of one websocket, in order, in a thread with a loop of its own.
 
-    Texts are kept as they came until somebody looks: a prompt of 200 nodes sends 6 MB of progress states,
+    Texts are kept as they came until they are asked for: a prompt of 200 nodes sends 6 MB of progress states,
     and what it costs to read those is not to stand in the time of the server that is measured.
     """
 
@@ -192,7 +192,7 @@ class Client:
         return self._listening().between(first, end)
 
     def wait_moment(self, prompt_id: str, seconds: float = WAIT_SECONDS) -> float:
-        """Wait likewise; when the last of them came, by time.perf_counter, s."""
+        """Wait in the same way; when the last of them came, by time.perf_counter, s."""
         return self._listening().arrived[self._wait_end(prompt_id, seconds)[1] - 1]
 
     def _wait_end(self, prompt_id: str, seconds: float) -> tuple[int, int]:

@@ -31,7 +31,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def _hold(file: IO[bytes]) -> bool:
-    """Whether nobody else holds the lock; a file system that knows no locks keeps nobody out."""
+    """Whether no other holds the lock; a file system that knows no locks keeps no one out."""
     try:
         if sys.platform == "win32":
             import msvcrt
@@ -79,7 +79,7 @@ def _tidy(servers: Path, logs: Path) -> None:
 def servers_in(folder: Path) -> list[Any]:
     """Processes (psutil's) of servers whose scratch folder lies in `folder`.
 
-    They are known by their command line: a process id alone may have passed on to somebody else.
+    They are known by their command line: a process id alone may have passed on to another program.
     """
     import psutil  # type: ignore[import-untyped]
 

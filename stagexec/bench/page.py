@@ -75,7 +75,7 @@ def _body(tables: Tables, found: dict[str, Any]) -> Iterator[str]:
         yield f"<h2>What each factor does</h2>{_table(report.EFFECT_HEADS, rows)}"
     yield f"<h2>Were the arms active?</h2>{_table(report.PROOF_HEADS, report.proof_rows(found))}"
     if found["warnings"]:
-        yield f"<h2>Beware</h2>{_list(found['warnings'])}"
+        yield f"<h2>Warnings</h2>{_list(found['warnings'])}"
 
 
 def _list(lines: list[str]) -> str:

@@ -228,7 +228,7 @@ def markdown(tables: Tables, found: dict[str, Any]) -> str:
         lines += _table(EFFECT_HEADS, [effect_row(row) for row in found["effects"]])
     lines += ["## Were the arms active?", "", *_table(PROOF_HEADS, proof_rows(found))]
     if found["warnings"]:
-        lines += ["## Beware", "", *(f"* {line}" for line in found["warnings"]), ""]
+        lines += ["## Warnings", "", *(f"* {line}" for line in found["warnings"]), ""]
     return "\n".join(lines)
 
 

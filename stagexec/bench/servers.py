@@ -53,7 +53,7 @@ TELLING = (
 
 PORT_TAKEN = re.compile(r"(?i)address already in use|Errno 10048")
 PORT_TRIES = 3
-"""Between our finding a free port and the server's taking it, somebody else may."""
+"""Between our finding a free port and the server's taking it, another program may."""
 
 IMPORT_FAILED = re.compile(r"^Cannot import (.*?) module for custom nodes: (.*)$", re.MULTILINE)
 

@@ -78,7 +78,7 @@ def work_folder() -> Path:
 
 
 def built_once(target: Path, build: Callable[[Path], None]) -> Path:
-    """`target`, made by `build(temporary)` and one rename; whoever comes second takes what is there."""
+    """`target`, made by `build(temporary)` and one rename; the second one takes what is there."""
     if target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -72,7 +72,7 @@ class Verbs(click.Group):
             raise bad("what was given is nested too deeply") from None
         except OSError as problem:
             if problem.errno == errno.EPIPE:
-                raise  # whoever reads us has had enough: click ends quietly
+                raise  # the reader has had enough: click ends quietly
             named = f"{shortened(str(problem.filename))}: " if problem.filename else ""
             from stagexec.cli import common
 

@@ -283,7 +283,7 @@ def prepare(plan: Plan, workflow: dict[str, Any], options: dict[str, Any]) -> Pl
 def open_results(
     plan: Plan, workflow: dict[str, Any], options: dict[str, Any], place: Place
 ) -> Iterator[Results]:
-    """The result folder, new or gone on with, and nobody else's meanwhile; the place learns of it."""
+    """The result folder, new or resumed, and no other bench's meanwhile; the place learns of it."""
     from stagexec import __version__
     from stagexec.bench import leftover, results, servers
 
@@ -333,7 +333,7 @@ def last_result(name: str) -> pathlib.Path:
 
 
 def carry_out(plan: Plan, results: Results, place: Place, on_ray: bool, go_on: str) -> None:
-    """Run what is not done yet. Ctrl-C stops the servers and leaves a result that can be gone on with."""
+    """Run what is not done yet. Ctrl-C stops the servers and leaves a result that can be resumed."""
     from stagexec.bench import runner, screen, servers
 
     # A terminal that is closed, and `kill`, end it like Ctrl-C: servers must not be left behind.
@@ -385,5 +385,5 @@ def print_report(found: dict[str, Any], folder: pathlib.Path) -> None:
         said = f"{text.text(', '.join(where))}, {text.text(name)}: {text.text(reason)}"
         out.print(f"[red]{text.text(status)}[/] {said}", soft_wrap=True)
     for warning in found["warnings"]:
-        out.print(f"[yellow]beware[/]: {text.text(warning)}", soft_wrap=True)
+        out.print(f"[yellow]warning[/]: {text.text(warning)}", soft_wrap=True)
     out.print(f"report: {text.text(folder / MARKDOWN)}, {PAGE}, {JSON}", soft_wrap=True)

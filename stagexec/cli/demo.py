@@ -165,7 +165,7 @@ def show(runs: list[Run], ledger: pathlib.Path, as_json: bool) -> None:
 
 def print_all(details: list[dict[str, Any]], differences: list[Difference], ledger: pathlib.Path) -> None:
     """The same for a person."""
-    from stagexec.views import text
+    from stagexec.views import names, text
 
     out = text.console()
     for title, detail, difference in zip(TITLES, details, [None, *differences], strict=True):
@@ -173,6 +173,7 @@ def print_all(details: list[dict[str, Any]], differences: list[Difference], ledg
             f"\n[bold]{title}[/]: {text.text(detail['outcome'])}, run {text.text(detail['run_id'][:8])}"
         )
         text.print_stages(out, detail)
+        names.print_headline(out, detail["named_share"])
         if difference is not None:
             out.print(text.text(difference.verdict))
     out.print(f"\nThe ledger is in {text.text(ledger)}. Ask it more, for example:")

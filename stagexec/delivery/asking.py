@@ -24,7 +24,7 @@ def ask(
 ) -> T:
     """What `work` gives on a thread of its own, or `otherwise` where it gives nothing in time.
 
-    Raises what `work` raises. `late` gets an answer that came when nobody waited for it any more.
+    Raises what `work` raises. `late` gets an answer that came too late.
     """
     global _hanging
     with _lock:

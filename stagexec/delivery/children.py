@@ -106,9 +106,9 @@ class Child:
         return self._popen()
 
     def ended(self, exit_code: int | None, seen: str) -> None:
-        """The process has exited; told once by the watcher and once by whoever waits for it.
+        """The process has exited; told once by the watcher and once by the code that waits for it.
 
-        Whoever comes second finds the failure judged: it files what there is.
+        The second one finds the failure judged: it files what there is.
         """
         with self._lock:
             if self.exit_ns is None:
@@ -358,7 +358,7 @@ POPEN = {
 """Target of a seam -> what makes its replacement."""
 
 TOLD_S = 1.0
-"""How long somebody else who has reaped a process may take to say with which code it ended."""
+"""How long other code that has reaped a process may take to say with which code it ended."""
 
 POSITIONS = {"args": 0, "executable": 2, "stdin": 3, "stdout": 4, "stderr": 5, "shell": 8, "cwd": 9}
 """Where `Popen` takes these when they are given by position (since Python 3.0)."""
@@ -440,7 +440,7 @@ def watch(child: Child) -> None:
         return
     try:
         number = open_pidfd(child.pid)
-    except OSError:  # an old kernel, or it is over and reaped: whoever waits will tell
+    except OSError:  # an old kernel, or it is over and reaped: the code that waits will tell
         return
     name = f"stagexec-child-{child.pid}"
     threading.Thread(target=_wait_for, args=(child, number), name=name, daemon=True).start()
@@ -473,7 +473,7 @@ def _code_of(number: int) -> int | None:
 
 
 def _code_told(popen: Any) -> int | None:
-    """The code that whoever reaped the process puts into its `Popen`, as asyncio does from its event loop."""
+    """The code that the reaper of the process puts into its `Popen`, as asyncio does from its event loop."""
     end = time.monotonic() + TOLD_S
     while popen is not None and popen.returncode is None and time.monotonic() < end:
         time.sleep(0.01)
@@ -493,7 +493,7 @@ def tail_of_file(name: str) -> bytes:
 
 def _tail(name: str) -> bytes:
     if not stat.S_ISREG(os.stat(name).st_mode):
-        return b""  # what is read from a pipe or a terminal is taken from whoever it is for
+        return b""  # what is read from a pipe or a terminal is taken from its reader
     with open(name, "rb") as file:
         file.seek(0, os.SEEK_END)
         file.seek(max(file.tell() - saying.TAIL_BYTES, 0))

@@ -29,7 +29,7 @@ FLAGS = frozenset(
         "-re", "-shortest", "-report", "-copyts", "-start_at_zero", "-noautorotate", "-ignore_unknown",
     )
 )  # fmt: skip
-"""Options of ffmpeg without a value; whoever uses ffmpeg-python has them behind the output."""
+"""Options of ffmpeg without a value; ffmpeg-python puts them behind the output."""
 
 PIPES = re.compile(r"-|pipe:\d*")
 FILE_NAME = re.compile(r"\.[A-Za-z]\w{1,5}$")

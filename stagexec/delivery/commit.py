@@ -60,7 +60,7 @@ class Timer:
         self._check = check
 
     def check(self) -> None:
-        """Raise if somebody has asked to stop."""
+        """Raise if a stop was asked for."""
         try:
             self._check()
         except BaseException as cancel:
@@ -161,7 +161,7 @@ def commit(
         sync_folder(target.parent)
     with timer.part("verify"):
         if identity_of(target) != identity:
-            raise DeliveryFailed("verify", f"{target.name} was changed by somebody while it was delivered")
+            raise DeliveryFailed("verify", f"{target.name} was changed by another while it was delivered")
     return check, target
 
 
@@ -235,7 +235,7 @@ def put_in_place(part: Path, target: Path, overwrite: bool) -> None:
         os.rename(part, target)  # refuses an existing name
         return
     try:
-        os.link(part, target)  # the only way of POSIX to name a file that nobody else has named meanwhile
+        os.link(part, target)  # the only way of POSIX to give a file a name that no other has taken meanwhile
     except OSError as error:
         if error.errno not in NO_LINKS:
             raise
@@ -243,7 +243,7 @@ def put_in_place(part: Path, target: Path, overwrite: bool) -> None:
 
 
 def rename_alone(part: Path, target: Path) -> None:
-    """A look before the leap, and of all of us only one leaps: whoever could make a file that says so.
+    """A look before the leap, and of all of us only one leaps: the one that could make a file that says so.
 
     What says so stays behind when its process is killed; then the name counts as taken.
     """

@@ -20,24 +20,24 @@ LOOK_S = 0.05
 """A cancel is looked for this often, also while ffmpeg takes no more frames."""
 
 END_S = 5.0
-"""A process that was told to end gets this long before nobody waits for it any more."""
+"""A process that was told to end gets this long, then it is not waited for any more."""
 
 
 class Host(Protocol):
-    """What an encode wants of whoever asked for it. A stock host and ours give the same."""
+    """What an encode wants of its caller. A stock host and ours give the same."""
 
     def progress(self, done: int, total: int) -> None:
         """`done` of `total` frames are encoded. May raise to cancel."""
 
     def cancelled(self) -> bool:
-        """Has somebody asked to stop? Only looks. Called on another thread."""
+        """Was a stop asked for? Only looks. Called on another thread."""
 
     def raise_if_cancelled(self) -> None:
         """Raise what the host raises for a cancel, if there was one."""
 
 
 class Quiet:
-    """Nobody watches and nobody cancels."""
+    """Without progress and without cancels."""
 
     def progress(self, done: int, total: int) -> None:
         """Nothing."""

@@ -1,7 +1,7 @@
 """Which filters of ffmpeg a workflow may ask for: those that open no file, socket or program.
 
-ComfyUI asks nobody who they are, and filters such as `metadata` and `movie` write and read any file of the
-machine. Whoever starts the server can allow more by name, or all with `*`.
+ComfyUI has no log-in, and filters such as `metadata` and `movie` write and read any file of the
+machine. The person who starts the server can allow more by name, or all with `*`.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def check(graph: str) -> None:
     if refused:
         raise EncodeFailed(
             "input",
-            f"the filter {refused[0]} is not allowed, because it may open files: whoever starts the server "
-            f"lists such filters in ${FILTERS_VARIABLE}",
+            f"the filter {refused[0]} is not allowed, because it may open files: the person who starts "
+            f"the server lists such filters in ${FILTERS_VARIABLE}",
         )
     if OPTION_FROM_FILE.search(re.sub(r"[\\'\s]", "", graph)):
         raise EncodeFailed("input", "a filter's option may not be read from a file")

@@ -84,7 +84,7 @@ class Task:
 
 class Job:
     """The tasks of one run. `waits` is told when it waits for a hand, and when it does no more; `failed` is
-    told of an exception out of `steps`, which ends the job."""
+    given an exception out of `steps`, which ends the job."""
 
     def __init__(
         self,

@@ -74,7 +74,7 @@ class HeardPipe(io.RawIOBase):
 def listen(stream: Any, heard: Heard) -> Any:
     """A stream of the same kind as `stream` over the same pipe; `stream` itself when its kind is unknown.
 
-    Only for a stream that nobody has read from or holds: one that `subprocess` has just made.
+    Only for a stream that no code has read from or holds: one that `subprocess` has just made.
     """
     if type(stream) is io.TextIOWrapper and type(stream.buffer) is io.BufferedReader:
         encoding, errors = stream.encoding, stream.errors

@@ -19,7 +19,7 @@ from stagexec.record import live
 DESTINATIONS_VARIABLE = "STAGEXEC_DESTINATIONS"
 """Environment variable with the folders and addresses that may be delivered to, separated by `;`; `*` is all.
 
-ComfyUI asks nobody who they are: without this, whoever reaches its port could write files anywhere.
+ComfyUI has no log-in: without this, anyone who reaches its port could write files anywhere.
 """
 
 log = logging.getLogger("stagexec")
@@ -160,7 +160,7 @@ def allowed(host: NodeHost, destination: str) -> None:
             return
     raise DeliveryFailed(
         "open",
-        f"{shown} is not allowed as a destination: whoever starts the server lists them "
+        f"{shown} is not allowed as a destination: the person who starts the server lists them "
         f"in ${DESTINATIONS_VARIABLE}",
     )
 

@@ -96,7 +96,7 @@ _reaped = 0
 
 @guarded
 def before_reaping(popen: Any) -> tuple[int, int] | None:
-    """What to compare with after a call that may reap the process; None where nobody tells."""
+    """What to compare with after a call that may reap the process; None where the system does not say."""
     if popen.returncode is not None:
         return None
     spent = _of_children()
@@ -125,7 +125,7 @@ def _of_children() -> int | None:
 
 
 def cpu_of_dead(pid: int | None) -> int | None:
-    """CPU time of a process that has ended and is not reaped yet; None where it is, or nobody tells."""
+    """CPU time of a process that has ended and is not reaped yet; None where that is not known."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()

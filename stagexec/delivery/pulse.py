@@ -38,7 +38,7 @@ def attach(pulse: Pulse) -> None:
 
 
 def beat() -> None:
-    """The caller goes on. Raises GivenUp when nobody waits for what it finds; nothing on other threads."""
+    """The caller goes on. Raises GivenUp when it is not waited for any more; nothing on other threads."""
     pulse = getattr(_here, "pulse", None)
     if pulse is None:
         return

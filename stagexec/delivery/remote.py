@@ -210,7 +210,7 @@ def put_new(system: Any, part: str, final: str) -> bool:
 
 
 def put_claimed(system: Any, part: str, final: str) -> bool:
-    """The same where no step refuses: whoever finds another's claim to the name beside its own lets it go.
+    """The same where no step refuses: one that finds another's claim to the name beside its own lets it go.
 
     Two that claim at one moment see each other, and both go on to another name.
     """
@@ -239,7 +239,7 @@ def let_go(system: Any, mine: str, claims: str) -> None:
 
 
 def taken(phase: str, name: str, place: Place) -> DeliveryFailed:
-    """Somebody else's file has the name."""
+    """Another's file has the name."""
     return DeliveryFailed(phase, f"there is a file of the name {name} at {place.shown} already")
 
 

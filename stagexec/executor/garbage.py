@@ -3,7 +3,7 @@
 The host collects the whole heap itself, after a prompt when the last time is 10 s ago. In between Python
 starts more of them, whenever the heap has grown by a quarter: a large graph's objects make it do so several
 times in one prompt, 0.4 to 0.6 s each with a small model loaded. Measured at 20,000 cached nodes: two of
-them were 1.2 of 1.43 s. Young objects are collected as ever, and whoever calls `gc.collect()` gets it.
+them were 1.2 of 1.43 s. Young objects are collected as ever, and a call of `gc.collect()` collects.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NEVER = 1_000_000
 class Restraint:
     """Raises the third of the interpreter's thresholds, and sets it back when the time is over.
 
-    Thresholds that somebody else has set meanwhile stay as they are.
+    Thresholds that other code has set meanwhile stay as they are.
     """
 
     def __init__(self, collector: Any = gc) -> None:
@@ -47,7 +47,7 @@ class Restraint:
         self._begun_ns: int | None = None
 
     def watch(self) -> None:
-        """Be told of collections from now on."""
+        """Hear of collections from now on."""
         if self._told not in self._gc.callbacks:
             self._gc.callbacks.append(self._told)
 
@@ -73,7 +73,7 @@ class Restraint:
             self.release()
 
     def release(self) -> None:
-        """Set the thresholds back, unless somebody else has set theirs."""
+        """Set the thresholds back, unless other code has set its own."""
         before = self._before
         if before is not None and self._gc.get_threshold() == (*before[:FULL], NEVER):
             self._gc.set_threshold(*before)

@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 MARK = "stagexec"
-"""First element of our keys, so that nobody takes them for the host's."""
+"""First element of our keys, so that they are not taken for the host's."""
 
 Key = tuple[Any, ...]
 """(MARK, hex digest), with a NaN behind it when the node must never be found outside this process."""

@@ -265,7 +265,7 @@ def take(api: Any, taken: Any) -> None:
 
 @guarded
 def describe_again(api: Any, run: Run, read: Item) -> None:
-    """The item that is executed is not the one that was accepted: the run is told of as what it is."""
+    """The item that is executed is not the one that was accepted: the run is recorded as what it is."""
     fields, condition_id = description(api, read, {"until": run.until} if run.until else {})
     live.describe(run, fields, condition_id)
     keep(api, run, read, fields)

@@ -38,7 +38,7 @@ def _changing(name: str) -> Any:
 
 
 class Told(dict[str, Any]):
-    """A dict with its text as JSON beside it, for as long as nobody changes it. A copy is a mere dict."""
+    """A dict with its text as JSON beside it, for as long as it is not changed. A copy is a mere dict."""
 
     __slots__ = ("text",)
     text: str | None

@@ -2,7 +2,7 @@
 
 The host validates a node's inputs by calling itself for each linked node, as deep as the graph. It does so
 here until that is deep. Below, each such call is a coroutine that hands its node to a driver and waits; the
-driver runs the host's function for one node at a time and wakes whoever asked. The host's code, memo, order
+driver runs the host's function for one node at a time and wakes the caller. The host's code, memo, order
 and errors are untouched.
 """
 
@@ -61,7 +61,7 @@ class Driver:
                 if not stack:
                     return value
                 continue
-            except BaseException as raised:  # it belongs to whoever asked
+            except BaseException as raised:  # it belongs to the caller
                 del stack[-1]
                 if not stack:
                     raise
@@ -168,7 +168,7 @@ class WithoutPath(ValidateInputs):
 def _current_task() -> asyncio.Task[Any] | None:
     try:
         return asyncio.current_task()
-    except RuntimeError:  # no event loop: whoever calls runs the coroutine later
+    except RuntimeError:  # no event loop: the caller runs the coroutine later
         return None
 
 

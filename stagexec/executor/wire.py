@@ -31,7 +31,7 @@ AHEAD_S = 0.05
 """So long, at most, the worker waits before it, for the client to be told. The prompt is over by then."""
 
 told = threading.Event()
-"""Has the last prompt's client been told of its end? Until then our own threads leave the interpreter to the
+"""Does the last prompt's client know of its end? Until then our own threads leave the interpreter to the
 server's: it has 1,600 messages to send after 800 quick nodes, and gives the interpreter away with each."""
 told.set()
 

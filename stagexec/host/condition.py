@@ -16,13 +16,14 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from stagexec.executor import wire
-from stagexec.host import machine, packs, prompt_fields, used_models
+from stagexec.host import machine, node_stage, packs, prompt_fields, used_models
 from stagexec.host.content_hash import Hashes
 from stagexec.record import condition, fingerprint, live
 from stagexec.record.guard import guarded, note
@@ -43,8 +44,8 @@ MOST_NODES = 5000
 """Nor do larger graphs: looking through one takes time from the run."""
 
 QUICK_NODES = 100
-"""A condition of more nodes takes milliseconds to make, and is begun only when the client has been told of
-the run's end: both need the interpreter, and somebody waits for the one."""
+"""A condition of more nodes takes milliseconds to make, and is begun only when the client knows of
+the run's end: both need the interpreter, and a person waits for the one."""
 
 TOLD_S = 0.05
 """So long, at most."""
@@ -252,8 +253,17 @@ class Conditions:
             def stage_of(name: str) -> str:
                 return str(self.api.stage_of(name, classes.get(name))[0])
 
+            asked: list[node_stage.Asked] = []  # one for all of its nodes
+
+            def stage_at(nodes: Mapping[str, Mapping[str, Any]], node_id: str) -> str:
+                if not asked:
+                    asked.append(node_stage.Asked(nodes))
+                name = str(nodes[node_id].get("class_type"))
+                visited = self.api.node_stages.of_visit(name, classes.get(name), asked[0], node_id, classes)
+                return str(visited.stage)
+
             known = self._of_prompt[key] = prompt_fields.read(
-                told.prompt, told.outputs, stage_of, getattr(self.api, "choices", None)
+                told.prompt, told.outputs, stage_of, getattr(self.api, "choices", None), stage_at
             )
             _bound(self._of_prompt)
         return known

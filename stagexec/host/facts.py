@@ -19,7 +19,7 @@ FACTS: dict[str, str] = {
     "preview_override": "a prompt may choose its own preview method",
     "cache_entry": "caches hold CacheEntry(ui, outputs)",
     "async_caches": "cache get and set are coroutines",
-    "cache_providers": "external cache providers are told of each prompt",
+    "cache_providers": "external cache providers hear of each prompt",
     "send_cached_ui": "cached nodes are announced by execution._send_cached_ui",
     "intermediate_outputs": "nodes may show output in mid-graph (HAS_INTERMEDIATE_OUTPUT)",
     "asset_enrichment": "outputs are enriched with asset ids",

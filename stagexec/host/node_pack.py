@@ -158,7 +158,7 @@ def deliver_schema(io: Any) -> Any:
                 "destination",
                 default="",
                 tooltip="A folder or an address (sftp://, s3://, webdav://) that gets a copy. "
-                f"Whoever starts the server lists what is allowed in ${nodes.DESTINATIONS_VARIABLE}.",
+                f"The person who starts the server lists what is allowed in ${nodes.DESTINATIONS_VARIABLE}.",
             ),
             io.Boolean.Input("overwrite", default=False, tooltip="Replace a file of that name there."),
         ],

@@ -46,6 +46,14 @@ WRITES_WHERE = frozenset(
 """Inputs that say under which name to write."""
 SAVES = re.compile(r"save|preview|writ(e|ing)|export|sender|output", re.IGNORECASE)
 """Words by which an output node says that it shows or keeps what it takes, and hands it on as it is."""
+ENCODES_BY = frozenset(
+    {"codec", "video_codec", "vcodec", "crf", "pix_fmt", "pixel_format", "container", "video_format"}
+    | {"bitrate", "video_bitrate"}
+)
+"""Inputs that only an encoder of moving pictures has. A quality and a format have savers of pictures too."""
+CONTAINERS = re.compile(r"\b(mp4|m4v|webm|mkv|mov|avi|h\.?26[45]|hevc|av1|vp9|prores|ffv1)\b", re.IGNORECASE)
+FILES = re.compile(r"FILE(NAME)?S?$|PATHS?$")
+"""How packs' names for types of names of files end."""
 CLOSES_LOOP = "FLOW_CONTROL"
 """The type by which packs' loops tie their end to their start."""
 
@@ -128,6 +136,17 @@ class Shape:
         """Does an input say how many pictures make a second?"""
         return self.has("fps") or self.has("frame_rate")
 
+    def encodes(self) -> bool:
+        """Does an input choose a codec, a container or what else only moving pictures are encoded with?"""
+        formats = self.choices.get("format", frozenset())
+        return not ENCODES_BY.isdisjoint(self.inputs) or (
+            bool(formats) and all(CONTAINERS.search(one) for one in formats)
+        )
+
+    def gives_files(self) -> bool:
+        """Are its outputs names of files, other texts and numbers, or are there none?"""
+        return all(one in VALUES - {"MASK", "*"} or FILES.search(one) for one in self.given)
+
 
 def is_pipe(kind: str) -> bool:
     """Is it a type that bundles others?"""
@@ -149,7 +168,7 @@ def by_type(shape: Shape) -> Found | None:
 
 
 def _remote(s: Shape) -> Found | None:
-    """An API node waits on somebody else's machine; its seams say when."""
+    """An API node waits on another machine; its seams say when."""
     return Found("node_other", s.name) if s.is_remote else None
 
 
@@ -181,7 +200,7 @@ def _saver(s: Shape) -> Found | None:
     if passes and not writes and (works or not s.names_file()):
         return None
     sure = writes or (not passes and (not s.outputs or s.names_file() or bool(s.works)))
-    timed = s.takes("AUDIO", "VIDEO") or s.is_timed()
+    timed = s.takes("AUDIO", "VIDEO") or s.is_timed() or s.encodes()
     if s.takes("VIDEO", "AUDIO") or (s.takes("IMAGE") and timed):
         return Found("encode_mux", None, sure and not s.takes("LATENT"))
     if s.takes("IMAGE", "MASK"):
@@ -192,9 +211,14 @@ def _saver(s: Shape) -> Found | None:
 
 
 def _encoder(s: Shape) -> Found | None:
-    """A node that writes moving pictures to a file without being an output node."""
-    writes = s.takes("IMAGE") and s.is_timed() and s.names_file()
-    return Found("encode_mux", None, False) if writes else None
+    """A node that writes moving pictures to a file without being an output node: it says how they are encoded
+    (then it is one for certain where it gives names of files alone), or when each is shown and where to."""
+    if not s.takes("IMAGE"):
+        return None
+    more = s.takes(*LOADED, "LATENT", "CONDITIONING") or s.takes_pipe() or s.takes_model()
+    if s.encodes():
+        return Found("encode_mux", None, s.gives_files() and not more)
+    return Found("encode_mux", None, False) if s.is_timed() and s.names_file() else None
 
 
 def _passing(s: Shape) -> Found | None:

@@ -27,6 +27,19 @@ class Visited(NamedTuple):
     hint: str | None = None
 
 
+class Asked:
+    """A prompt as it was asked for, before anything has grown, in the shape of the host's graph."""
+
+    def __init__(self, prompt: Mapping[str, Mapping[str, Any]]) -> None:
+        self.original_prompt = {
+            node_id: {
+                "class_type": node.get("class_type"),
+                "inputs": node["inputs"] if isinstance(node.get("inputs"), Mapping) else {},
+            }
+            for node_id, node in prompt.items()
+        }
+
+
 class Judged(NamedTuple):
     """What is known of a class."""
 

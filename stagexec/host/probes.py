@@ -75,7 +75,7 @@ def oom_seen(run: Any, arguments: dict[str, Any], result: Any) -> None:
 
 @guarded
 def tiled_retry(run: Any, _arguments: dict[str, Any]) -> None:
-    """A tiled decode or encode that nobody asked for: the plain one ran out of memory."""
+    """A tiled decode or encode that was not asked for: the plain one ran out of memory."""
     for seam in ("vae_decode", "vae_encode"):
         if run.inside(seam):
             run.mark("tiled_retry", {"inside": seam})

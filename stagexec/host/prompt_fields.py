@@ -37,7 +37,7 @@ ENCODER: dict[str, tuple[str, ...]] = {
     "encoder_threads": ("threads",),
     "hwaccel": ("hwaccel",),
 }
-"""Likewise, of nodes that encode."""
+"""The same of nodes that encode."""
 
 LISTED = frozenset(("sampler", "scheduler", "codec", "pixel_format", "container", "hwaccel"))
 """Fields in which a choice is kept that the node's class lists. Presets are lists that people add to."""
@@ -105,13 +105,20 @@ class PromptFields(NamedTuple):
 
 
 StageOf = Callable[[str], str]
+StageAt = Callable[[Mapping[str, Mapping[str, Any]], str], str]
 Choices = Mapping[str, Mapping[str, frozenset[str]]]
 
 
 def read(
-    prompt: Mapping[str, Any], outputs: Iterable[str], stage_of: StageOf, choices: Choices | None = None
+    prompt: Mapping[str, Any],
+    outputs: Iterable[str],
+    stage_of: StageOf,
+    choices: Choices | None = None,
+    stage_at: StageAt | None = None,
 ) -> PromptFields:
-    """Look through the nodes that `outputs` depend on. `stage_of` gives the stage of a class name.
+    """Look through the nodes that `outputs` depend on. `stage_of` gives the stage of a class name, `stage_at`
+    that of a node (by its id) among those: work on pictures is judged by its place, as a visit of it is.
+    Without it, by its class alone.
 
     Unless text is recorded, what is found are numbers, what the host lists as a `choices` (class name ->
     input -> texts), an encoder's own words, and digests of all the rest.
@@ -127,8 +134,10 @@ def read(
     if "frames" not in found.fields and not encoders and found.reasons["frames"] == NO_INPUT:
         found.fields["frames"] = 1
     found.fields["vae_tiling"] = tiling(nodes.values())
-    chain = [str(nodes[one].get("class_type")) for one in nodes if stages[one] == "postprocess"]
-    found.fields["postprocess_chain"] = chain
+    work = [one for one in nodes if stages[one] == "postprocess"]
+    if stage_at is not None:
+        work = [one for one in work if stage_at(nodes, one) == "postprocess"]
+    found.fields["postprocess_chain"] = [str(nodes[one].get("class_type")) for one in work]
     _files(found, nodes)
     classes = {str(node.get("class_type")) for node in nodes.values()}
     return found._replace(
@@ -195,7 +204,7 @@ def _constants(
 
 
 def without_text(field: str, value: Any, listed: frozenset[str] = frozenset()) -> Any:
-    """A setting with a digest in the place of what may be somebody's words. `listed`: the class's choices.
+    """A setting with a digest in the place of what may be a person's words. `listed`: the class's choices.
 
     Of filters with words of their own in their options, such as `drawtext`, only the names of others stay.
     """

@@ -80,7 +80,7 @@ class Restart:
         bare = _bare(program)
         if self.path.dirname(bare):
             return self._same(bare, self.executable, None)
-        plain = self.path.normcase(bare).removesuffix(".exe")  # looked up in PATH by whoever starts it
+        plain = self.path.normcase(bare).removesuffix(".exe")  # the starting program looks it up in PATH
         return bool(plain) and plain == self.path.normcase(self.path.basename(self.executable)).removesuffix(
             ".exe"
         )
@@ -98,7 +98,7 @@ class Restart:
 
 
 def _bare(word: str) -> str:
-    """A word without the quotes that somebody put round it for Windows."""
+    """A word without the quotes put round it for Windows."""
     return word[1:-1] if len(word) > 1 and word[0] == word[-1] == '"' else word
 
 

@@ -264,7 +264,7 @@ def _undo(seam: Seam) -> None:
         seam.state, seam.reason = "absent", "undone"
         return
     if current is seam.original:
-        seam.state, seam.reason = "absent", "somebody had put the original back"
+        seam.state, seam.reason = "absent", "another had put the original back"
     else:
         seam.state, seam.reason = "lost", f"{_name(current)} stands in front of ours, which is inert now"
 

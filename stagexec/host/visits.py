@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from stagexec.executor import lane
+from stagexec.executor.aio import span_of_task
 from stagexec.executor.growth import file_growth, is_output
 from stagexec.executor.steps import now
 from stagexec.record import live, safe
@@ -69,9 +70,23 @@ def make_watched_calls(api: Any, original: Callable[..., Any]) -> Callable[..., 
         finally:
             record.is_called = False
         record.outputs = result[0]
+        tasks_begun(record, result)
         return result
 
     return get_output_data
+
+
+@guarded
+def tasks_begun(record: lane.VisitRecord, result: tuple[Any, ...]) -> None:
+    """Keep a span of each task that an async node's visit has begun, as our own loop does.
+
+    `result` is the host's: (values, ui, has it grown, does it wait for tasks); older ones end before.
+    """
+    if record.run is None or len(result) < 4 or not result[3]:
+        return
+    for task in result[0]:
+        if isinstance(task, asyncio.Task):
+            span_of_task(record.run, task, record.node_id, record.number, record.stage, record.start_ns)
 
 
 def in_host_visit() -> bool:

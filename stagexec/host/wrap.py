@@ -32,6 +32,9 @@ _open = threading.local()
 STAY_OUT = object()
 """Said in place of a part: this call belongs to a seam that is open already."""
 
+TELL_ALONE = object()
+"""The same: it belongs to the stage that is open already. What it tells (which file is written) is told."""
+
 
 def _never() -> bool:
     return False
@@ -186,6 +189,8 @@ def _stage_handler(row: SeamRow, switch: Switch, probe: _BoundProbe | None) -> H
             return wrapped(*args, **kwargs)
         if before is not None:
             before(run, probe.arguments(args, kwargs))  # type: ignore[union-attr]
+        if part is TELL_ALONE:
+            return wrapped(*args, **kwargs)
         after = around(run, probe.arguments(args, kwargs)) if around is not None else None  # type: ignore[union-attr]
         into = str(run.stage) if keeps else stage
         depth = run.enter_again(into, part, seam, again_ns) if again_ns else run.enter(into, part, seam)
@@ -211,7 +216,7 @@ def _async_handler(row: SeamRow, switch: Switch) -> Handler:
         start = run.clock()
         aside = get_ident() != run.thread or in_other_task(run)
         part = None if aside else choose_part(row, run)
-        depth = None if aside or part is STAY_OUT else run.enter(stage, part, row.id)
+        depth = None if aside or part in (STAY_OUT, TELL_ALONE) else run.enter(stage, part, row.id)
         done = False
         try:
             result = await wrapped(*args, **kwargs)
@@ -279,13 +284,13 @@ def is_of_run(row: SeamRow) -> bool:
 
 @guarded
 def choose_part(row: SeamRow, run: Any) -> Any:
-    """The part this call belongs to, by the seams that are open; STAY_OUT when it is none of ours."""
+    """The part this call belongs to, by the seams that are open; STAY_OUT or TELL_ALONE: it opens none."""
     if row.inside and not run.inside_any(row.inside):
         return STAY_OUT
     if row.not_inside and run.inside_any(row.not_inside):
         return STAY_OUT
     if row.not_while and run.stage in row.not_while:
-        return STAY_OUT
+        return TELL_ALONE
     if row.part_inside is not None and run.inside(row.part_inside.seam):
         return row.part_inside.part
     if row.part == NODE_CLASS:

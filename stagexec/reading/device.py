@@ -147,7 +147,7 @@ def memory(run: Run) -> dict[str, list[int | None]]:
 
 
 def nvml(run: Run) -> dict[str, Any] | None:
-    """What NVML's samples tell of the run, per device uuid; None where nobody asked for them.
+    """What NVML's samples tell of the run, per device uuid; None where they were not asked for.
 
     `{reason, period_ns, devices: {uuid: {samples, energy_mj, used_bytes_max, process_bytes_max,
     power_mw_max, temperature_c_max}}}`. `energy_mj` is between the samples next to the run's start and

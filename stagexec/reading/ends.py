@@ -38,7 +38,7 @@ class Life(msgspec.Struct):
 
 @dataclasses.dataclass(frozen=True)
 class Ending:
-    """Why a process ended: one of format.ENDS. `stopped`: as somebody wished; it is no failure of its runs.
+    """Why a process ended: one of format.ENDS. `stopped`: as a person wished; it is no failure of its runs.
 
     `last_ns`: until when it lived for sure, on its own clock.
     """

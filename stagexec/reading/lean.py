@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from stagexec import stages as sets
-from stagexec.reading import derive, details, events, mend, shares, startup, table
+from stagexec.reading import derive, details, events, lean_columns, mend, shares, startup, table
 from stagexec.reading.events import Mono, Wall, Whole
 from stagexec.reading.fold import Fold
 from stagexec.reading.rows import MOST
 from stagexec.reading.runs import NO_DEVICE, Process
+from stagexec.stages import HOST_STAGES
 
 PREFIX = b'{"event_type":"'
 """How each line of the journal's writer begins; a line that begins otherwise is put into this order."""
@@ -56,18 +56,28 @@ class _Started(_Line, tag="run_started", gc=False):
 
 
 class _Segments(_Line, tag="segments", gc=False):
-    stage: list[str]
-    part: list[str | None]
     start_ns: list[Mono]
     end_ns: list[Mono]
-    visit: list[Whole | None]
-    seam: list[str | None]
+    # see lean_columns.py
+    stage: msgspec.Raw
+    part: msgspec.Raw
+    visit: msgspec.Raw
+    seam: msgspec.Raw
 
 
 class _Visits(_Line, tag="visits", gc=False):
     visit: list[Whole]
     node_id: list[str]
     kind: list[str]
+    # see there too
+    stage: msgspec.Raw
+    origin: msgspec.Raw
+    hint: msgspec.Raw = msgspec.Raw(b"[]")
+
+
+class _Samples(_Line, tag="samples", gc=False):
+    visit: list[Whole]
+    ns: list[Mono]
 
 
 class _Artifact(_Line, tag="artifact", gc=False):
@@ -120,10 +130,11 @@ DECODERS: dict[bytes, Any] = {
     b"artifact": _decoder(_Artifact),
     b"run_executed": _decoder(_Executed),
     b"identity": _decoder(Identity),
+    b"samples": _decoder(_Samples),
     b"mark": _decoder(_Mark),
     b"run_closed": _decoder(_Closed),
 }
-SKIPPED = frozenset((b"cached", b"spans", b"samples", b"cpu", b"condition"))
+SKIPPED = frozenset((b"cached", b"spans", b"cpu", b"condition"))
 
 OUTCOME = list(table.COLUMNS).index("outcome")
 """Place of that cell in a row."""
@@ -186,9 +197,10 @@ class _Events:
     """The events of one run, those that come once by their type."""
 
     once: dict[bytes, Any]
-    segments: list[_Segments]
+    segments: list[lean_columns.Segments]
     visits: list[_Visits]
     artifacts: list[_Artifact]
+    samples: list[_Samples]
     marks: list[_Mark]
     """Those that tell of models."""
     cached: list[bytes]
@@ -208,19 +220,19 @@ def ordinary(head: Head, run_id: str, lines: list[Line]) -> list[Any] | None:
         executed = once.get(b"run_executed", _NOT_EXECUTED)
         if closed.outcome in (None, "lost") or (closed.cancel_ns, executed.cancel_ns) != (None, None):
             return None
-        stages, wasted = _times(found, executed, accepted)
+        stages, wasted, nameless = _times(found, executed, accepted)
         started = once.get(b"run_started", _NOT_STARTED)
         state, facts = _startup(found, started, accepted)
     except (msgspec.DecodeError, RecursionError, KeyError, TypeError, ValueError):
         return None  # an event that is unknown here, missing, or of another shape
     identity = once.get(b"identity")
-    if stages is None or wasted is None or started.device is not None:
+    if stages is None or started.device is not None:
         return None  # device events are the fold's business
     total = sum(stages.values())
     spent = stages.values() or (0,)
-    if max(spent) > MOST or min(spent) < -MOST or not -MOST <= total <= MOST:
+    if max(spent) > MOST or min(spent) < -MOST or not -MOST <= total <= MOST or abs(nameless) > MOST:
         return None  # sums of damaged times
-    first = next((s.start_ns[0] for s in found.segments if s.stage), accepted.ts_mono_ns)
+    first = next((s.start_ns[0] for s in found.segments if s.start_ns), accepted.ts_mono_ns)
     timing = started.timing or head.process.timing
     return [
         run_id,
@@ -255,6 +267,7 @@ def ordinary(head: Head, run_id: str, lines: list[Line]) -> list[Any] | None:
         found.lower_bound,
         found.warmup,
         shares.pictures(found.artifacts),
+        nameless,
         *table.stage_cells(stages),
     ]
 
@@ -264,11 +277,12 @@ def _sorted(lines: list[Line], run_id: str) -> _Events | None:
 
     Raises TwoRuns.
     """
-    found = _Events({}, [], [], [], [], [])
+    found = _Events({}, [], [], [], [], [], [])
     many: dict[bytes, list[Any]] = {
         b"segments": found.segments,
         b"visits": found.visits,
         b"artifact": found.artifacts,
+        b"samples": found.samples,
     }
     for kind, line, _ in lines:
         several = many.get(kind)
@@ -276,7 +290,7 @@ def _sorted(lines: list[Line], run_id: str) -> _Events | None:
             event = DECODERS[kind](line)
             if event.run_id != run_id:
                 raise TwoRuns
-            several.append(event)
+            several.append(lean_columns.segments(event) if kind == b"segments" else event)
             continue
         if kind in SKIPPED:
             if kind == b"cached":
@@ -307,7 +321,8 @@ def _startup(
     for mark in found.marks:
         collected.mark(mark.name, details.checked(mark.name, mend.parsed(bytes(mark.detail)))[0])
     for rows in found.segments:
-        collected.segments(rows.stage, rows.part, rows.start_ns, rows.end_ns, rows.visit, rows.seam)
+        told = rows.texts
+        collected.segments(told.stage, told.part, rows.start_ns, rows.end_ns, told.visit, told.seam)
     facts = collected.facts()
     if started is _NOT_STARTED:
         return None, facts
@@ -356,39 +371,41 @@ def last_condition(lines: list[Line]) -> str | None:
 
 def _times(
     found: _Events, executed: _Executed, accepted: _Accepted
-) -> tuple[dict[str, int] | None, int | None]:
-    """({stage: ns}, wasted ns), or Nones where columns are uneven or a visit is told twice."""
+) -> tuple[dict[str, int] | None, int, int]:
+    """({stage: ns}, wasted ns, ns without a name), None first where columns are uneven or a visit is told
+    twice. Raises DecodeError, ValueError."""
     numbers: list[int] = []
     nodes: list[str] = []
+    classes = lean_columns.NO_CLASSES
     for told in found.visits:
         if not len(told.visit) == len(told.node_id) == len(told.kind):
-            return None, None
+            return None, 0, 0
         numbers += told.visit
+        more = lean_columns.classes(told)
+        classes = classes.and_(more) if nodes else more
         nodes += told.node_id
     if len(set(numbers)) != len(numbers):
-        return None, None
+        return None, 0, 0
     needed = _needed(accepted, tuple(_delivered(found.artifacts, executed)))
     useful: set[int | None] = {None, *numbers}
     if not needed.issuperset(nodes):
         useful = {None, *(v for v, node in zip(numbers, nodes, strict=True) if node in needed)}
     stages: dict[str, int] = defaultdict(int)
+    unnamed: dict[int, int] = {}
     wasted = 0
-    for rows in found.segments:
-        names, starts, ends = rows.stage, rows.start_ns, rows.end_ns
-        if not len(names) == len(starts) == len(ends) == len(rows.visit) == len(rows.part) == len(rows.seam):
-            return None, None
-        for stage, start, end in zip(names, starts, ends, strict=True):
+    for starts, ends, texts in found.segments:
+        for stage, start, end in zip(texts.stage, starts, ends, strict=True):
             stages[stage] += end - start
-        if not useful.issuperset(rows.visit):
-            wasted += _wasted(rows, useful)
-    return stages, wasted
+        for at, visit in texts.unnamed(classes):
+            unnamed[visit] = unnamed.get(visit, 0) + ends[at] - starts[at]
+        if not useful.issuperset(texts.visit):
+            wasted += _wasted(starts, ends, texts, useful)
+    return stages, wasted, lean_columns.unseen(found.samples, unnamed, classes.hinted) if unnamed else 0
 
 
-def _wasted(rows: _Segments, useful: set[int | None]) -> int:
-    columns = zip(rows.stage, rows.start_ns, rows.end_ns, rows.visit, strict=True)
-    return sum(
-        e - s for stage, s, e, visit in columns if visit not in useful and stage not in sets.HOST_STAGES
-    )
+def _wasted(starts: list[int], ends: list[int], texts: lean_columns.Texts, useful: set[int | None]) -> int:
+    columns = zip(texts.stage, starts, ends, texts.visit, strict=True)
+    return sum(e - s for stage, s, e, visit in columns if visit not in useful and stage not in HOST_STAGES)
 
 
 def _delivered(artifacts: list[_Artifact], executed: _Executed) -> list[str]:

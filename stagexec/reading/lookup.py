@@ -22,7 +22,7 @@ FIRST = (
     "SELECT * FROM runs WHERE file = $1 AND prompt_hash = $2 AND timing = $3 AND outcome IS NOT NULL "
     f"AND sampling_ns IS NOT NULL ORDER BY {index.ORDER} LIMIT 5"
 )
-"""And the first ones that did the same work: what a first run costs is only told of a first run."""
+"""And the first ones that did the same work: what a first run costs is said of a first run only."""
 
 SAMPLES = (b'"nvml_facts"', b'"nvml_sample"', b'"after_run"')
 """Events of the process that a run's answers are made of."""

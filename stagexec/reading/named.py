@@ -2,12 +2,14 @@
 
 A segment has a name where a seam opened it, where it is the loop's own, and where its node's class is known
 to do one thing. So has one of a class that does several, of which the likely one is told as its hint, but
-that is counted apart. What is in a class that nobody knows is unnamed: it counts as named only as far as it
+that is counted apart. What is in a class that is not known is unnamed: it counts as named only as far as it
 was seen what ran there.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterable
 from typing import Any
 
 from stagexec import stages as sets
@@ -35,13 +37,26 @@ def parts(run: Run) -> dict[str, int]:
 
 def share(run: Run) -> float | None:
     """The share of the run's total that has a name; None of a run without length."""
-    return share_of(parts(run))
+    found = parts(run)
+    return share_of(sum(found.values()), found["unnamed_ns"])
 
 
-def share_of(found: dict[str, int]) -> float | None:
-    """The same of one or many runs' added parts."""
-    total = sum(found.values())
-    return (total - found["unnamed_ns"]) / total if total else None
+def share_of(total_ns: int | None, unnamed_ns: int | None) -> float | None:
+    """The same of one or many runs' added times; None where one of them is not known."""
+    return (total_ns - unnamed_ns) / total_ns if total_ns and unnamed_ns is not None else None
+
+
+def share_of_many(rows: Iterable[dict[str, Any]]) -> float | None:
+    """The same of many runs together, from {total_ns, named_share} of each; none of those that lack it."""
+    known = [(row["total_ns"], row["named_share"]) for row in rows if row["named_share"] is not None]
+    total = sum(ns for ns, _ in known)
+    return sum(ns * share for ns, share in known) / total if total else None
+
+
+def share_of_rows(rows: Iterable[dict[str, Any]]) -> float | None:
+    """The same from rows with table.COLUMNS."""
+    pairs = [(row["total_ns"], row["unnamed_ns"]) for row in rows]
+    return share_of_many({"total_ns": ns, "named_share": share_of(ns, rest)} for ns, rest in pairs)
 
 
 def unnamed(run: Run) -> list[dict[str, Any]]:
@@ -94,17 +109,19 @@ def sampled(run: Run) -> dict[int, dict[str | None, int]]:
     return found
 
 
-def _named_stages(run: Run) -> set[tuple[int, str]]:
+def _named_stages(run: Run) -> set[tuple[int, str | None]]:
     """(visit, stage) of the classes that are known to do one thing."""
     return {
         (visit.visit, visit.class_stage)
         for visit in run.visits()
-        if visit.class_stage is not None and _does_one_thing(visit.class_stage, visit.class_origin)
+        if does_one_thing(visit.class_stage, visit.class_origin)
     }
 
 
-def _does_one_thing(stage: str, origin: str | None) -> bool:
-    return origin == "table" or (origin == "type" and stage != "node_other")
+@functools.lru_cache(1024)
+def does_one_thing(stage: str | None, origin: str | None) -> bool:
+    """Is a class of this stage, which comes from `origin`, in that stage for the whole visit?"""
+    return stage is not None and (origin == "table" or (origin == "type" and stage != "node_other"))
 
 
 def _by_visit(run: Run, found: dict[str, int]) -> dict[int, int]:

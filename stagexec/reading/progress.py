@@ -183,7 +183,7 @@ def _line(stream: Any, begin: int, end: int) -> lean.Line:
 
 
 def ordered(line: bytes) -> bytes | None:
-    """A line with the type and the run first, whoever wrote it; None for what is no event."""
+    """A line with the type and the run first, by any writer; None for what is no event."""
     plain = line.startswith(lean.PREFIX) and not any(line.find(key, 60) > 0 for key in scan.AGAIN)
     return line if plain else lean.in_order(line)
 

@@ -52,12 +52,15 @@ def started_ns(run: Run) -> int | None:
     return None if at == events.NO_TIME else at
 
 
-def summary(run: Run) -> dict[str, Any]:
-    """The row of `runs`. Times in ns; null where the journal does not know."""
-    return _summary(run, run.visits(), Graph(run), device.times(run))
+def summary(run: Run, unnamed_ns: int | None = None) -> dict[str, Any]:
+    """The row of `runs`. Times in ns; null where the journal does not know. `unnamed_ns`: of named.parts."""
+    unnamed_ns = named.parts(run)["unnamed_ns"] if unnamed_ns is None else unnamed_ns
+    return _summary(run, run.visits(), Graph(run), device.times(run), unnamed_ns)
 
 
-def _summary(run: Run, visits: list[Visit], graph: Graph, on_device: device.DeviceTimes) -> dict[str, Any]:
+def _summary(
+    run: Run, visits: list[Visit], graph: Graph, on_device: device.DeviceTimes, unnamed_ns: int
+) -> dict[str, Any]:
     process, error = run.process, run.error
     cancel, stopped = run.cancelled_ns, run.stopped_ns
     asked = process.start.executor_asked if process.start else None
@@ -89,6 +92,7 @@ def _summary(run: Run, visits: list[Visit], graph: Graph, on_device: device.Devi
         "cancel_had_effect": run.cancel_had_effect,
         "host_version": process.host.host_version if process.host else None,
         "warmup": run.warmup,
+        "named_share": named.share_of(fit(run.segments.total_ns()), fit(unnamed_ns)),
         **shares.of(derive.stage_times(run), run.segments.total_ns(), shares.pictures(run.artifacts)),
     }
 
@@ -107,9 +111,9 @@ def detail(run: Run) -> dict[str, Any]:
     times = derive.visit_times(run)
     found_spans = derive.spans(run)
     from_outside = outside.spans(run)
-    on_device = device.times(run)
+    on_device, names = device.times(run), named.parts(run)
     return {
-        **_summary(run, visits, graph, on_device),
+        **_summary(run, visits, graph, on_device, names["unnamed_ns"]),
         "accepted_mono_ns": run.accepted_ns,
         "finished_mono_ns": run.finished_ns,
         "error": {**msgspec.to_builtins(run.error), "cause": run.cause} if run.error else None,
@@ -139,8 +143,7 @@ def detail(run: Run) -> dict[str, Any]:
         "concurrency": derive.concurrency(found_spans),
         **derive.node_lists(run, visits, graph),
         **beside.of(run),
-        "named_share": named.share(run),
-        "named": named.parts(run),
+        "named": names,
         "unnamed": named.unnamed(run),
         "reads": disk.reads(run),
         "cpu": cpu.by_stage(run),

@@ -17,7 +17,7 @@ import msgspec
 from stagexec.reading import alive, journal, lean, table
 
 COLUMNS = (*table.COLUMNS, "first_byte", "end_byte")
-"""Of the files of rows: the journal is the same for all rows of one, so whoever loads it puts that in."""
+"""Of the files of rows: the journal is the same for all rows of one, so its reader puts that in."""
 
 TAIL = 256 * 1024
 """The last sign of life is looked for in this many bytes: the writer's order is nearly that of time."""
@@ -164,7 +164,7 @@ class _Stretch:
 
     def _end(self, run_id: bytes) -> None:
         lines = self.runs[run_id]
-        if lines[0][0] != b"run_accepted":  # its lines begin in an earlier stretch: whoever has them ends it
+        if lines[0][0] != b"run_accepted":  # its lines begin in an earlier stretch, whose reader ends it
             return
         try:
             row = lean.row_of(self.job.file, self.head, _text(run_id), lines)

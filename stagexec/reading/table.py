@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from stagexec import stages as sets
-from stagexec.reading import derive, rows, shares, startup
+from stagexec.reading import derive, named, rows, shares, startup
 from stagexec.reading.runs import Run
 
 TEXT, WHOLE, TRUTH = "VARCHAR", "BIGINT", "BOOLEAN"
@@ -46,12 +46,14 @@ FACTS: dict[str, str] = {
     "lower_bound": TRUTH,
     "warmup": TRUTH,
     "pictures": WHOLE,
+    "unnamed_ns": WHOLE,
 }
 """Column -> DuckDB type. Times in ns. `delivered`: artifacts that are there, our own traces apart, and
 messages that reached a client; `cancel_had_effect`: null without a cancel;
 `executed_visits`: visits that executed their node, which runs of one condition share unless the cache had
 more for one of them; `lower_bound`: the host pages weights in while it samples, so model_load_residency is
 more than it shows. `warmup`: not in statistics. `pictures`: see shares.pictures.
+`unnamed_ns`: what of the total has no name, see named.parts; null in Parquet files of earlier releases.
 `startup_raw`: what the writer said; `startup_between`: the run that came between; `started_ns`: start of
 execution on the process's clock; `models`: startup.Facts as JSON."""
 
@@ -89,7 +91,8 @@ def packs(run: Run) -> dict[str, str]:
 
 def flat(run: Run) -> dict[str, Any]:
     """The row of a run: every one of COLUMNS."""
-    summary = rows.summary(run)
+    unnamed_ns = named.parts(run)["unnamed_ns"]
+    summary = rows.summary(run, unnamed_ns)
     error = run.error
     more = {
         "prompt_hash": run.accepted.prompt_hash if run.accepted else None,
@@ -104,6 +107,7 @@ def flat(run: Run) -> dict[str, Any]:
         "delivered": delivered_outputs(run),
         "executed_visits": sum(visit.kind == "executed" for visit in run.visits()),
         "lower_bound": any(m.name == "dynamic_vram" for m in run.marks),
+        "unnamed_ns": rows.fit(unnamed_ns),
     }
     found = {name: more[name] if name in more else summary[name] for name in FACTS}
     return {**found, **dict(zip(STAGE_NAMES, stage_cells(summary["stages"]), strict=True))}
@@ -131,7 +135,7 @@ SUMMARY = (
     "run_id", "prompt_id", "condition_id", "outcome", "cause", "error_stage", "error_node", "startup_class",
     "startup_evidence", "executor", "timing", "accepted_wall", "total_ns", "device_ns", "device_reason",
     "validate_ns", "stages", "wasted_ns", "wasted_kind", "cancel_latency_ns", "cancel_had_effect",
-    "host_version", "warmup", "pictures", "pictures_per_s", "non_compute_share",
+    "host_version", "warmup", "named_share", "pictures", "pictures_per_s", "non_compute_share",
 )  # fmt: skip
 
 
@@ -141,6 +145,7 @@ def summary_of(row: dict[str, Any]) -> dict[str, Any]:
     derived = {
         "accepted_wall": rows.iso(row["accepted_wall_ns"]),
         "stages": stages,
+        "named_share": named.share_of(row["total_ns"], row["unnamed_ns"]),
         "startup_evidence": startup.evidence(row["startup_class"], row["startup_between"], facts),
         **shares.of(stages, row["total_ns"], row["pictures"]),
     }

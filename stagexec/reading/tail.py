@@ -63,7 +63,7 @@ class Tail:
         return found
 
     def _again(self) -> list[Closed]:
-        """The file was made again: its head comes first, then all that is told of the runs still open."""
+        """The file was made again: its head comes first, then all that it had of the runs still open."""
         self._offset = None
         return self.poll()
 

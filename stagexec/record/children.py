@@ -1,4 +1,4 @@
-"""Encoder processes that failed in a run, for whoever decides how the run ended."""
+"""Encoder processes that failed in a run: what decides how it ended."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ unchecked: Callable[[Run], Decision] | None = None
 """Set by delivery's owner: how a run ended whose files are not checked any more."""
 
 finish_checks: Callable[[float], list[Run]] | None = None
-"""Set likewise: waits so many seconds for the checks under way, and closes the runs that are left."""
+"""Set in the same way: waits so many seconds for the checks under way, and closes the runs that are left."""
 
 _reason = "exit"
 _exception: str | None = None

@@ -75,7 +75,7 @@ class JournalFile:
         there = self._there()
         if there is not None and _identity(there) == self._identity:
             if held is None:
-                self._file = self._open(self._known_path())  # somebody closed it
+                self._file = self._open(self._known_path())  # other code closed it
             return self._goes_on(there.st_size)
         return self._replace(self._file if held is not None else -1, there)
 
@@ -163,7 +163,7 @@ class JournalFile:
         return False
 
     def _replace(self, old: int, there: os.stat_result | None) -> bool:
-        """Open another file in the place of the one that is gone, `old` while somebody has not closed it."""
+        """Open another file in the place of the one that is gone, `old` unless other code has closed it."""
         path = self.path if there is None or self._is_ours(self._known_path(), there) else None
         if path is None:
             day = time.strftime("%Y-%m-%d", time.localtime(clock.ANCHOR_WALL_NS / 1e9))

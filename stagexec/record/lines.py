@@ -15,7 +15,7 @@ VITAL = frozenset(
 
 
 WRITTEN = "_written"
-"""Key of an event that somebody waits for; it is not written."""
+"""Key of an event that is waited for; it is not written."""
 
 
 class Line(NamedTuple):

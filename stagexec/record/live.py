@@ -183,7 +183,7 @@ def start(
     """
     here = threading.get_ident()
     for one in list(running.values()):
-        # Nobody filed it: a pack replaced the queue's methods, or its thread ended under it.
+        # It was not filed: a pack replaced the queue's methods, or its thread ended under it.
         if one.thread == here or not one.worker.is_alive():
             finish(one, {"host_status": None}, {})
     taken = waiting.take(prompt_id, item) or (accept_late() if accept_late is not None else None)
@@ -462,7 +462,7 @@ def _file_end(
 
 
 closed_callbacks: list[Callable[[Run, str, str | None], None]] = []
-"""Told of each closed run: (run, outcome, cause). The host's web event hangs here."""
+"""Called with each closed run: (run, outcome, cause). The host's web event hangs here."""
 
 
 def journal_event(of: Run | None, event_type: str, **fields: Any) -> None:

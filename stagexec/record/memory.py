@@ -90,8 +90,8 @@ def rss() -> int | None:
 def at_end(kind: str | None) -> dict[str, int]:
     """The layers at the end of a run, {name: bytes}; a layer that is not there has no entry.
 
-    `device_*` is the whole device, whoever uses it; `allocator_peak_*` is the highest since the process
-    began or since somebody else reset it.
+    `device_*` is the whole device, all programs together; `allocator_peak_*` is the highest since the process
+    began or since other code reset it.
     """
     found: dict[str, int | None] = {"rss_bytes": rss()}
     if kind in ("cuda", "xpu", "mps"):

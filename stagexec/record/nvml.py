@@ -143,7 +143,7 @@ def process_bytes(nvml: Any, handle: Any, pid: int) -> int | None:
 
 
 class Sampler:
-    """A thread that samples every device every `period_s` seconds while somebody is interested.
+    """A thread that samples every device every `period_s` seconds while it is asked for.
 
     `take(fields)` is called on that thread with one dict a device. `poke` asks for a sample at once: at
     the start and the end of a run, so that its energy is known to the reaction time of the thread.

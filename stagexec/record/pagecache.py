@@ -27,7 +27,7 @@ class Pages(NamedTuple):
 def look(path: str | os.PathLike[str]) -> Pages | None:
     """What the page cache holds of a plain file; None for anything else. Some 0.1 ms for a file of any size.
 
-    Linux tells it to whoever owns the file or may write it, and calls all resident to others: then None.
+    Linux tells it to those who own the file or may write it, and calls all resident to others: then None.
     """
     found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):

@@ -36,13 +36,13 @@ _entered: tuple[Any, int] | None = None
 
 
 def watch() -> None:
-    """Be told of collections from now on."""
+    """Hear of collections from now on."""
     if _pause not in gc.callbacks:
         gc.callbacks.append(_pause)
 
 
 def due(after_ns: int) -> bool:
-    """Has the whole heap not been collected for so long? False where nobody watches."""
+    """Has the whole heap not been collected for so long? False where it is not watched."""
     return _pause in gc.callbacks and (_last_ns is None or clock.now_ns() - _last_ns > after_ns)
 
 

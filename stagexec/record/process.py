@@ -101,7 +101,7 @@ class Watcher:
                 return
             os.write(self._pipe, word)
             self._told = word
-        except OSError:  # the watcher is gone, or somebody closed the pipe: then there is none
+        except OSError:  # the watcher is gone, or other code closed the pipe: then there is none
             self._pipe = None
 
 

@@ -1,6 +1,6 @@
 """What a thread runs at this moment, in names that its authors wrote: modules, functions, nothing else.
 
-A frame is looked at by somebody else than the thread that runs it, so nothing of it is kept or called.
+A frame is looked at by another thread than the one that runs it, so nothing of it is kept or called.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Waits that tell a slow disk from a node that holds the interpreter's lock.
 
-Whoever comes back from a system call waits for that lock before it can look at a clock: a node that holds it
-for half a second makes a write of some microseconds look like one of half a second.
+A thread that comes back from a system call waits for that lock before it can look at a clock: a node that
+holds it for half a second makes a write of some microseconds look like one of half a second.
 """
 
 from __future__ import annotations

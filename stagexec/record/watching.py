@@ -167,7 +167,7 @@ def _cpu_of(pid: int) -> int:
 
 
 def machine_busy_ns() -> int | None:
-    """CPU time that all programs of the machine have had, all cores together; None where nobody tells."""
+    """CPU time that all programs of the machine have had, all cores together; None where not known."""
     try:
         with open("/proc/stat", "rb") as file:
             told = list(map(int, file.readline().split()[1:9]))

@@ -1,6 +1,6 @@
 """Which words may be kept in the ledger as they are, where `--stagexec-record-text` was not given.
 
-What a person typed, or could have typed, is kept as a digest: two runs are told apart by it, and nobody can
+What a person typed, or could have typed, is kept as a digest: two runs are told apart by it, and no one can
 read it. Kept are words that come from code: names of classes that are found where they say they are, names
 that Python or we give to threads, the options of a command line.
 """
@@ -18,7 +18,7 @@ OWN_THREADS = re.compile(
     r"MainThread|(?:Thread|Dummy)-\d{1,9}|(?:ThreadPoolExecutor-\d{1,9}|asyncio)_\d{1,9}"
     r"|stagexec-[a-z-]{1,24}(?:[-_]\d{1,9})*"
 )
-"""Names of threads that nobody chose, and those of our own."""
+"""Names of threads that no person chose, and those of our own."""
 
 PYTHON_THREAD = re.compile(r"(Thread-\d{1,9}) \(.*\)", re.DOTALL)
 """Python names a thread after its function, which may have any name."""
@@ -50,7 +50,7 @@ def hidden(value: Any) -> str:
 
 
 def thread_name(name: str) -> str:
-    """The name of a thread, as far as nobody chose it."""
+    """The name of a thread, as far as no person chose it."""
     if text_is_kept() or OWN_THREADS.fullmatch(name):
         return name
     by_python = PYTHON_THREAD.fullmatch(name)

@@ -24,7 +24,7 @@ class State:
         self.threads: set[int] = set()
         """Those under supervision."""
         self.listeners: list[Callable[[dict[str, Any]], None]] = []
-        """Told of each restart and of the end, with what `describe` gives. They must not block."""
+        """Called at each restart and at the end, with what `describe` gives. They must not block."""
 
     def describe(self) -> dict[str, Any]:
         """For pages and programs: {up, restarts, exception_type, at, message, ended_wall_ns}."""

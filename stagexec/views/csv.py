@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from stagexec.printable import visible
-from stagexec.reading import device
+from stagexec.reading import device, named
 from stagexec.reading.runs import Run
 
 COLUMNS = (
@@ -24,19 +24,22 @@ COLUMNS = (
     "artifact_hash",
     "status",
     "part",
+    "named_share",
 )
 
 
 def rows(run: Run) -> Iterator[dict[str, Any]]:
     """COLUMNS of each segment. `cache_state` is the visit's kind, None between visits; `artifact_hash` the
     SHA-256 of what the visit's node delivered; `status` the run's outcome, None while it is under way.
+    `named_share` is the run's too: 0 to 1, None of a run without length.
     """
     visits = {visit.visit: visit for visit in run.visits()}
     hashes: dict[str, list[str]] = {}
     for artifact in run.artifacts:
         if artifact.node_id is not None and artifact.sha256 is not None:
             hashes.setdefault(artifact.node_id, []).append(artifact.sha256)
-    on_device = device.times(run).segments
+    on_device, share = device.times(run).segments, named.share(run)
+    named_share = None if share is None else f"{share:.6f}"
     for (stage, part, start, end, number, _), gpu in zip(run.segments.rows(), on_device, strict=True):
         visit = visits.get(number) if number is not None else None
         mine = hashes.get(visit.node_id or "") if visit is not None else None
@@ -52,6 +55,7 @@ def rows(run: Run) -> Iterator[dict[str, Any]]:
             "artifact_hash": ";".join(mine) if mine else None,
             "status": run.outcome,
             "part": part,
+            "named_share": named_share,
         }
 
 

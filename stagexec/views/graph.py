@@ -8,6 +8,7 @@ from rich.table import Table
 
 from stagexec.answers.critical import GraphPlan, NodeTime
 from stagexec.answers.words import human, nodes, percent
+from stagexec.views.names import print_headline
 from stagexec.views.text import text
 
 MOST_ROWS = 20
@@ -19,6 +20,7 @@ def print_graph(out: Console, found: GraphPlan) -> None:
         f"run {text(found.run_id[:8])}: {human(found.total_ns)} in all, {nodes(len(found.nodes))} visited: "
         f"{human(found.serial_ns)} one after the other"
     )
+    print_headline(out, found.named_share)
     many = "" if found.parallelism is None else f" ({found.parallelism:.2f} lanes would be busy)"
     out.print(f"critical path {human(found.critical_ns)}{many}, up to {found.most_at_once} nodes at once")
     out.print(

@@ -15,8 +15,8 @@ from stagexec import stages as sets
 from stagexec.answers.diff import Comparison, diff
 from stagexec.answers.explain import COMPLETE, StageDelta
 from stagexec.answers.failures import STOPPED, counts_as_failure, wilson
-from stagexec.answers.words import human, percent
-from stagexec.reading import derive, named, rows
+from stagexec.answers.words import human, part_lines, percent, sampler_steps, share_named
+from stagexec.reading import derive, named, parts, rows
 from stagexec.reading.runs import Run
 
 MOST_BARS = 200
@@ -63,17 +63,18 @@ def page(runs: Sequence[Run], ledger: pathlib.Path | None = None) -> str:
         from plotly.offline import get_plotlyjs
     except ImportError:
         raise NoPlotly("the report needs plotly: pip install 'stagexec[html]'") from None
-    parts = [_head(runs), "<h2>Stages of each run</h2>", _figure(_bars(go, runs), "bars")]
-    parts.append(_failures(runs))
+    body = [_head(runs), "<h2>Stages of each run</h2>", _figure(_bars(go, runs), "bars")]
+    body.append(_failures(runs))
     pair = first_and_second(runs)
     if pair is not None:
-        parts.append(_comparison(go, diff(*pair, ledger, runs, "the first run", "the second run")))
+        body.append(_comparison(go, diff(*pair, ledger, runs, "the first run", "the second run")))
     shown = list(runs)[-MOST_WATERFALLS:]
     for place, run in enumerate(shown):
         title = f"Waterfall of run {run.run_id[:8]}"
-        parts += [f"<h2>{html.escape(title)}</h2>", _figure(_waterfall(go, run), f"waterfall{place}")]
+        body += [f"<h2>{html.escape(title)}</h2>", _facts(run)]
+        body += [_figure(_waterfall(go, run), f"waterfall{place}"), _stages(run)]
     if len(shown) < len(runs):
-        parts.append(f"<p class=dim>Waterfalls of the newest {len(shown)} runs of {len(runs)}.</p>")
+        body.append(f"<p class=dim>Waterfalls of the newest {len(shown)} runs of {len(runs)}.</p>")
     # A browser would end the script at the first "</script" inside the library.
     library = get_plotlyjs().replace("</script", "<\\/script")
     policy = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
@@ -82,7 +83,7 @@ def page(runs: Sequence[Run], ledger: pathlib.Path | None = None) -> str:
         "<!doctype html><html lang=en><head><meta charset=utf-8>"
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         f"<title>stagexec report</title><style>{STYLE}</style><script>{library}</script></head><body>"
-        f"{''.join(parts)}</body></html>"
+        f"{''.join(body)}</body></html>"
     )
 
 
@@ -106,11 +107,11 @@ def _head(runs: Sequence[Run]) -> str:
 
 
 def _named(runs: Sequence[Run]) -> str:
-    added: Counter[str] = Counter()
-    for run in runs:
-        added.update(named.parts(run))
-    share = named.share_of({name: added[name] for name in named.KINDS})
-    return "" if share is None else f"; named {percent(share)} of {'this run' if len(runs) == 1 else 'them'}"
+    found = [named.parts(run) for run in runs]
+    total = sum(sum(one.values()) for one in found)
+    share = named.share_of(total, sum(one["unnamed_ns"] for one in found))
+    whose = "this run" if len(runs) == 1 else "them"
+    return "" if share is None else f"; named {share_named(share)} of {whose}"
 
 
 def _bars(go: Any, runs: Sequence[Run]) -> Any:
@@ -126,6 +127,29 @@ def _bars(go: Any, runs: Sequence[Run]) -> Any:
             )
     figure.update_layout(barmode="stack", yaxis_title="seconds", xaxis_type="category", height=460)
     return figure
+
+
+def _facts(run: Run) -> str:
+    """How it ended, and how much of it has a name."""
+    share = named.share(run)
+    told = f"{human(run.segments.total_ns())}, {run.outcome or 'under way'}"
+    return f"<p>{html.escape(told)}{'' if share is None else f'; named {share_named(share)} of this run'}</p>"
+
+
+def _stages(run: Run) -> str:
+    """The run's stages with their parts, the steps of its samplers among them."""
+    times, total = derive.stage_times(run), run.segments.total_ns()
+    found = {"parts": parts.part_times(run), "steps": parts.steps(run)}
+    lines = "".join(
+        f"<tr><td>{html.escape(stage)}</td><td class=n>{human(ns)}</td>"
+        f"<td class=n>{percent(ns / total if total else None)}</td></tr>"
+        + "".join(
+            f"<tr class=dim><td>&emsp;{html.escape(name)}</td><td class=n>{human(of)}</td><td></td></tr>"
+            for name, of in part_lines(found, stage)
+        )
+        for stage, ns in times.items()
+    )
+    return f"<table><tr><th>stage<th>time<th>share</tr>{lines}</table>"
 
 
 def _waterfall(go: Any, run: Run) -> Any:
@@ -217,9 +241,16 @@ def _comparison(go: Any, found: Comparison) -> str:
         f"<td class=n>{percent(one.share)}</td></tr>{_part_rows(one)}"
         for one in found.stages
     )
+    facts = "named {} of the first, {} of the second".format(
+        *(share_named(found.named_share[side]) for side in ("a", "b"))
+    )
+    steps = [found.steps[side] for side in ("a", "b")]
+    if any(steps):
+        facts += "; sampler: " + " → ".join(sampler_steps(one) if one else "no steps" for one in steps)
     warnings = "".join(f"<p class=bad>{html.escape(warning)}</p>" for warning in found.warnings)
+    said = f"<p>{html.escape(found.verdict)}</p>{warnings}<p>{html.escape(facts)}</p>"
     return (
-        f"<h2>First against second</h2><p>{html.escape(found.verdict)}</p>{warnings}"
+        f"<h2>First against second</h2>{said}"
         f"{_figure(figure, 'difference')}<table><tr><th>stage<th>first<th>second<th>delta<th>share</tr>"
         f"{lines}</table>"
     )

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from stagexec.answers.words import human, percent, size
+from stagexec.answers.words import human, percent, share_named, size
 from stagexec.printable import visible
 
 BUSY = 0.2
@@ -23,17 +23,17 @@ def text(value: Any) -> str:
 
 def print_names(out: Console, run: dict[str, Any]) -> None:
     """The headline, then one line a visit that has no name. `run` as `show --json` gives it."""
-    if run["named_share"] is not None:
-        out.print(f"named {percent(_down(run['named_share']))} of this run")
+    print_headline(out, run["named_share"])
     for row in run["unnamed"][:MOST]:
         out.print(line_of(row), soft_wrap=True)
     if len(run["unnamed"]) > MOST:
         out.print(f"and {len(run['unnamed']) - MOST} more of them (--json has them)")
 
 
-def _down(share: float) -> float:
-    """A share that is not whole is not shown as 100%."""
-    return share if share in (0.0, 1.0) else min(share, 0.99)
+def print_headline(out: Console, share: float | None, of: str = "this run") -> None:
+    """`named 97% of this run`; nothing where the share is not known."""
+    if share is not None:
+        out.print(f"named {share_named(share)} of {of}")
 
 
 def line_of(row: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from stagexec import __version__, addresses
 from stagexec.answers.failures import counts_as_failure
-from stagexec.reading import derive, rows
+from stagexec.reading import derive, named, rows
 from stagexec.reading.runs import Run, Visit
 from stagexec.views.outbox import Outbox
 
@@ -212,6 +212,7 @@ def _run_attributes(run: Run) -> dict[str, Any]:
         "stagexec.timing": run.timing,
         "stagexec.startup_class": run.startup_class,
         "stagexec.visits": sum(len(event.visit) for event in run.visit_events),
+        "stagexec.named_share": named.share(run),
     }
     stages = {f"stagexec.stage.{name}_ns": ns for name, ns in derive.stage_times(run).items()}
     return {**_known(told), **stages}

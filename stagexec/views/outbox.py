@@ -1,4 +1,4 @@
-"""What is sent from a thread of its own: a bounded queue, so that whoever hands over never waits."""
+"""What is sent from a thread of its own: a bounded queue, so that its caller never waits."""
 
 from __future__ import annotations
 

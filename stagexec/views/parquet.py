@@ -32,6 +32,7 @@ SEGMENTS: dict[str, str] = {
     "end_mono_ns": "BIGINT",
     "cpu_wall_ms": "DECIMAL(38, 6)",
     "gpu_ms": "DECIMAL(38, 6)",
+    "named_share": "DOUBLE",
 }
 
 

@@ -46,7 +46,10 @@ def timeline(run: dict[str, Any], trace: Any = None) -> dict[str, Any]:
             events += merged
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             notes = [f"the torch trace is no trace and was left out: {error}"]
-    told = {name: run[name] for name in ("run_id", "prompt_id", "condition_id", "outcome", "timing")}
+    told = {
+        name: run[name]
+        for name in ("run_id", "prompt_id", "condition_id", "outcome", "timing", "named_share")
+    }
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {**told, "notes": "; ".join(notes)}}
 
 

@@ -65,7 +65,12 @@ class Metrics:
             ["stage", "cause", "node_class"],
             **kept,
         )
-        self._wasted = counter("stagexec_wasted_seconds", "Time nobody got anything for.", ["kind"], **kept)
+        self._wasted = counter(
+            "stagexec_wasted_seconds", "Time without anything delivered.", ["kind"], **kept
+        )
+        self._unnamed = counter(
+            "stagexec_unnamed_seconds", "Time of runs of which it is not known what ran.", **kept
+        )
         self._outputs = counter("stagexec_delivered_outputs", "Artifacts that are there.", **kept)
         self._dropped = {
             kind: counter(f"stagexec_{kind}_dropped", f"Runs that could not be told by {kind}.", **kept)
@@ -103,10 +108,12 @@ class Metrics:
             self._failures.labels(visible(row["error_stage"] or "none"), cause, name).inc()
         if (row["wasted_ns"] or 0) > 0:  # a counter only ever grows
             self._wasted.labels(visible(row["wasted_kind"])).inc(row["wasted_ns"] / 1e9)
+        if (row["unnamed_ns"] or 0) > 0:
+            self._unnamed.inc(row["unnamed_ns"] / 1e9)
         self._outputs.inc(row["delivered"] or 0)
 
     def dropped(self, kind: str) -> None:
-        """Count a run that `webhook` or `otlp` could not be told of."""
+        """Count a run that `webhook` or `otlp` could not be told about."""
         self._dropped[kind].inc()
 
     def _bounded(self, name: str | None) -> str:

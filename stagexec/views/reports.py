@@ -12,8 +12,9 @@ from stagexec.answers.amdahl import Plan, SpeedUp
 from stagexec.answers.cache_defeat import ReExecution
 from stagexec.answers.diff import Comparison
 from stagexec.answers.failures import Failures, Group
-from stagexec.answers.words import human, nodes, percent
-from stagexec.views.text import part_lines, print_difference, residency, text
+from stagexec.answers.words import human, nodes, part_lines, percent, sampler_steps, share_named
+from stagexec.views.names import print_headline
+from stagexec.views.text import print_difference, residency, text
 
 MOST_ROWS = 40
 
@@ -91,6 +92,7 @@ def print_plan(out: Console, found: Plan) -> None:
         for name, ns in part_lines({"parts": found.parts, "steps": found.steps}, one.stage):
             table.add_row(f"  [dim]{text(name)}[/]", f"[dim]{human(ns)}[/]", "", "")
     out.print(table)
+    print_headline(out, found.named_share, "this run" if found.runs == 1 else f"these {found.runs} runs")
     for what_if in [*found.speedups, *([found.combined] if found.combined else [])]:
         out.print(_speed_up(what_if))
     for note in found.notes:
@@ -105,6 +107,12 @@ def _speed_up(one: SpeedUp) -> str:
 def print_comparison(out: Console, found: Comparison) -> None:
     """The difference, then condition, residency, nodes, and what was executed again."""
     print_difference(out, found)
+    shares = [share_named(found.named_share.get(side)) for side in ("a", "b")]
+    out.print(f"named {shares[0]} of A, {shares[1]} of B")
+    steps = [found.steps.get(side) for side in ("a", "b")]
+    if any(steps):
+        told = [sampler_steps(one) if one else "none" for one in steps]
+        out.print(f"sampler steps: {told[0]} → {told[1]}")
     for row in found.conditions:
         packs = f" (packs: {text(', '.join(row['packs']))})" if row.get("packs") else ""
         out.print(

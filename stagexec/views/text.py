@@ -13,11 +13,12 @@ from rich.table import Table
 
 from stagexec.answers.diff import residency_of
 from stagexec.answers.explain import Difference
-from stagexec.answers.words import human, percent, sampler_steps, size
+from stagexec.answers.words import human, part_lines, percent, share_named, size
 from stagexec.printable import visible
 from stagexec.reading.audit import Finding
+from stagexec.reading.named import share_of_many
 from stagexec.views.beside import MARKS, print_beside
-from stagexec.views.names import print_names, print_others, print_reads
+from stagexec.views.names import print_headline, print_names, print_others, print_reads
 
 BAR_CELLS = 30
 MOST_VISITS = 40
@@ -83,7 +84,7 @@ def _outcome(row: dict[str, Any]) -> str:
 
 def print_runs(out: Console, rows: list[dict[str, Any]]) -> None:
     """One line a run. `rows` as `runs --json` gives them."""
-    more = ("non-compute", "pictures/s") if out.width >= WIDE_COLUMNS else ()
+    more = ("named", "non-compute", "pictures/s") if out.width >= WIDE_COLUMNS else ()
     names = ("run", "accepted (UTC)", "outcome", "start-up", "where", "total", "wasted", "most time in")
     table = _table(*names, *more, right=("total", "wasted", *more))
     for row in rows:
@@ -102,9 +103,10 @@ def print_runs(out: Console, rows: list[dict[str, Any]]) -> None:
             human(row["total_ns"]),
             human(row["wasted_ns"]) if row["wasted_ns"] else "-",
             f"{text(stage)} {share}",
-            *((percent(row["non_compute_share"]), rate) if more else ()),
+            *((share_named(row["named_share"]), percent(row["non_compute_share"]), rate) if more else ()),
         )
     out.print(table)
+    print_headline(out, share_of_many(rows), "this run" if len(rows) == 1 else f"these {len(rows)} runs")
 
 
 def print_run(out: Console, run: dict[str, Any], all_visits: bool = False) -> None:
@@ -167,18 +169,6 @@ def _print_shares(out: Console, run: dict[str, Any]) -> None:
     rate = run["pictures_per_s"]
     made = "" if rate is None else f", {run['pictures']} pictures, {rate:.3g} a second"
     out.print(f"non-compute share {percent(run['non_compute_share'])}{made}")
-
-
-def part_lines(run: dict[str, Any], stage: str) -> list[tuple[str, int]]:
-    """The parts of a stage as people read them, longest first; none where the stage is one part alone."""
-    parts = run.get("parts", {}).get(stage, {})
-    if list(parts) == ["rest"]:
-        return []
-    found = []
-    for name, ns in sorted(parts.items(), key=lambda one: -one[1]):
-        is_steps = (stage, name) == ("sampling", "step") and run.get("steps")
-        found.append((f"{name}: {sampler_steps(run['steps'])}" if is_steps else name, ns))
-    return found
 
 
 def print_proof(out: Console, run: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Tells listeners of the runs that earlier processes left open: each once, by the next server to start.
 
-A dead process can tell nobody that its runs are lost. At the start, on a thread of its own, the journals of
+A dead process cannot say that its runs are lost. At the start, on a thread of its own, the journals of
 dead processes are looked through, and each is claimed by a file `<ledger>/told/<journal>` before its runs are
 told: of two servers on one ledger one is first. Also gives back what a dead process had reserved on the disk.
 """
@@ -24,10 +24,10 @@ from stagexec.reading.runs import Process, Run
 from stagexec.web.feed import Listener, tell
 
 FIRST_FORMAT = 2
-"""Journals of earlier releases are not told: their lost runs are old news to whoever is told."""
+"""Journals of earlier releases are not told: their lost runs are old news to the listener."""
 
 SILENT_NS = 120_000_000_000
-"""A process of another machine, of which nobody can ask, is dead after so long without a sign of life."""
+"""A process of another machine, which cannot be asked, is dead after so long without a sign of life."""
 
 LOOK_AGAIN_S = 30.0
 LOOKS = 10

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stagexec.web.earlier import Earlier
 
 WAIT_S = 5.0
-"""A run whose end is not in the journal by then is told of without its times: the disk may be full."""
+"""A run whose end is not in the journal by then is reported without its times: the disk may be full."""
 
 LOOK_S = 0.02
 RECENT = 1000

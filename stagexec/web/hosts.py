@@ -19,7 +19,7 @@ VARIABLE = "STAGEXEC_HOSTS"
 `.example.org` all below example.org."""
 
 PRIVATE = ("localhost", "local", "internal", "lan", "home.arpa", "localdomain", "svc", "intranet", "corp")
-"""Below these nobody can register a name, so that only one's own network answers for it."""
+"""Below these no name can be registered, so that only one's own network answers for it."""
 
 NAME = re.compile(r"[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?)*\.?")
 

@@ -38,6 +38,10 @@ function human(ns) {
   if (s < 3600) return Math.floor(s / 60) + " min " + s % 60 + " s";
   return Math.floor(s / 3600) + " h " + Math.floor(s % 3600 / 60) + " min";
 }
+function named(of) {
+  if (of === null || of === undefined) return "";
+  return "named " + Math.round(100 * (of > 0 && of < 1 ? Math.min(of, 0.99) : of)) + "%";
+}
 function bar(stages, total) {
   const b = el("div", null, "bar");
   for (const [stage, ns] of Object.entries(stages)) {
@@ -73,15 +77,16 @@ async function show(id) {
     stages.append(row([stage, human(ns)]));
     for (const [part, of] of Object.entries((run.parts || {})[stage] || {})) {
       const n = stage === "sampling" && part === "step" ? run.steps : null;
-      const each = n && n.middle_ns !== null ? ": " + n.count + " \\u00d7 " + human(n.middle_ns) +
-        ", first " + human(n.first_ns) : "";
+      const each = !n ? "" : n.middle_ns === null ? ": 1 \\u00d7 " + human(n.first_ns) :
+        ": " + n.count + " \\u00d7 " + human(n.middle_ns) + ", first " + human(n.first_ns);
       const r = row(["\\u2003" + part + each, human(of)]);
       r.className = "dim";
       stages.append(r);
     }
   }
   const why = run.startup_evidence ? run.startup_class + ": " + run.startup_evidence.reason : "";
-  box.append(el("p", why), stages);
+  const known = run.named_share === null ? "" : named(run.named_share) + " of this run";
+  box.append(el("p", why), el("p", known), stages);
   const visits = el("table");
   const longest = [...run.visits].sort((a, b) => b.self_ns - a.self_ns).slice(0, 100);
   for (const v of longest) {
@@ -104,7 +109,8 @@ async function main() {
     const now = waits ? (dead ? "waits for a worker that is dead" : "waiting") : "under way";
     const where = [run.outcome || now, run.cause, run.error_stage].filter(x => x).join(", ");
     const r = row([run.run_id.slice(0, 8), (run.accepted_wall || "").slice(0, 19).replace("T", " "), where,
-      run.startup_class, human(run.total_ns), bar(run.stages, run.total_ns)]);
+      run.startup_class, human(run.total_ns), named(run.named_share),
+      bar(run.stages, run.total_ns)]);
     r.className = "run";
     r.addEventListener("click", () => show(run.run_id).catch(complain));
     table.append(r);

@@ -146,7 +146,7 @@ class Site:
         return folder
 
     def _runs(self, request: Any) -> list[dict[str, Any]]:
-        from stagexec.reading import relation  # DuckDB: not before somebody asks
+        from stagexec.reading import relation  # DuckDB: not before it is asked for
 
         limit = int(_number(request, "limit", DEFAULT_RUNS))
         if not 1 <= limit <= MOST_RUNS:

@@ -58,7 +58,7 @@ def outside(
 ) -> list[Listener]:
     """Who else is told, by the environment. An address that cannot be used is warned of, once.
 
-    What cannot be sent is counted in `metrics`; who is told of a worker's end is added to `worker_listeners`.
+    What cannot be sent is counted in `metrics`; listeners to a worker's end are added to `worker_listeners`.
     No warning holds an address: see stagexec.addresses.
     """
     found: list[Listener] = []

@@ -27,7 +27,7 @@ PASSING = (408, 425, 429)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect is no answer: followed, a POST becomes a GET, and may carry a run to somebody else."""
+    """A redirect is no answer: followed, a POST becomes a GET, and may carry a run to another server."""
 
     def redirect_request(self, *_: Any) -> None:
         """Follow none: it is then an HTTPError."""

@@ -19,7 +19,7 @@ def row(sampling_ns: int, rest_ns: int, lower_bound: bool = False) -> dict[str, 
     cells = dict(zip(table.STAGE_NAMES, table.stage_cells({}), strict=True))
     cells.update(sampling_ns=sampling_ns, model_load_residency_ns=rest_ns)
     facts = {"outcome": "success", "condition_id": "c", "timing": "baseline", "lower_bound": lower_bound}
-    return {**facts, **cells, "total_ns": sampling_ns + rest_ns}
+    return {**facts, **cells, "total_ns": sampling_ns + rest_ns, "unnamed_ns": rest_ns // 10}
 
 
 def test_a_stage_of_three_quarters_twice_as_fast_gives_one_point_six() -> None:
@@ -27,6 +27,12 @@ def test_a_stage_of_three_quarters_twice_as_fast_gives_one_point_six() -> None:
     assert found.speedups[0].speedup == pytest.approx(1.6)
     assert found.speedups[0].total_ns == 625
     assert {s.stage: s.limit for s in found.stages}["sampling"] == pytest.approx(4.0)
+
+
+def test_the_named_share_of_many_runs_is_that_of_their_time_together() -> None:
+    assert plan([row(750, 250)], {}, "r").named_share == pytest.approx(0.975)
+    rows = [row(900, 100), row(0, 3000), {**row(0, 10**6), "unnamed_ns": None}]
+    assert plan(rows, {}, "r").named_share == pytest.approx(1 - 310 / 4000)
 
 
 def test_speed_ups_of_two_stages_are_taken_together() -> None:

@@ -260,7 +260,7 @@ def delivery(site: Site, frames: int = 8, size: int = 64) -> graphs.Prompt:
 
 
 def post_beside(site: Site, prompt: graphs.Prompt, kind: str) -> threading.Thread:
-    """Post on a thread: a server whose interpreter is held answers nobody."""
+    """Post on a thread: a server whose interpreter is held does not answer."""
     thread = threading.Thread(target=site.post, args=(prompt, kind, 6.0), daemon=True)
     thread.start()
     return thread

@@ -203,7 +203,7 @@ def ended(end: str, site: Site, played: Played) -> tuple[int, int]:
     except subprocess.TimeoutExpired:
         played.troubles.append(f"after {end} the process lives on")
         site.server.kill()
-    played.times = False  # when it died between the two is known to nobody
+    played.times = False  # when it died between the two is not known
     return before, time.perf_counter_ns()
 
 

@@ -33,7 +33,7 @@ CHUNK = 4096
 
 
 def content_of(name: str, size: int) -> bytes:
-    """The bytes that are delivered under a name: whoever reads the file knows what must be in it."""
+    """The bytes that are delivered under a name: a reader of the file knows what must be in it."""
     return hashlib.shake_128(name.encode()).digest(CHUNK) * max(1, size // CHUNK)
 
 

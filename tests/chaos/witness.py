@@ -19,7 +19,7 @@ closed · a delivery began · a prompt began · the sleeping thread looked."""
 
 
 class Pen:
-    """Writes records. Each costs a microsecond and needs nobody else; a kill leaves what was written."""
+    """Writes records. Each costs a microsecond and needs no one else; a kill leaves what was written."""
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:

@@ -93,7 +93,7 @@ def test_a_failure_seen_by_two_threads_at_once_is_filed_whole(
 
 def test_a_process_that_one_of_our_own_threads_starts_is_no_part_of_the_run(run: Run, ffmpeg: Any) -> None:
     command = ffmpeg("exit 0")
-    for name in ("stagexec-condition", "somebody"):
+    for name in ("stagexec-condition", "other"):
         thread = threading.Thread(target=subprocess.run, args=(command,), name=name)
         thread.start()
         thread.join()

@@ -201,7 +201,7 @@ def test_the_time_that_the_watcher_itself_lost_is_not_counted(monkeypatch):
     monkeypatch.setattr(hands_module.time, "monotonic", lambda: now[0])
     for _ in range(50):
         pool._round()
-        now[0] += 3600.0  # the process was stopped, or somebody held the interpreter's lock
+        now[0] += 3600.0  # the process was stopped, or other code held the interpreter's lock
     assert not hand.pulse.given_up
     for _ in range(500):
         pool._round()

@@ -146,9 +146,9 @@ def test_a_program_that_an_async_node_waits_for_is_a_span(run: Run, program) -> 
         return await child.wait()
 
     assert asyncio.run(work()) == 4
-    children.settle(run)  # as the run ends: nobody looks at the process but asyncio itself
+    children.settle(run)  # as the run ends: nothing looks at the process but asyncio itself
     detail = only_span(run)[-1]
-    assert detail["exit_code"] in (4, None), "asyncio reaps it: whoever looks later may not learn the code"
+    assert detail["exit_code"] in (4, None), "asyncio reaps it: a later look may not learn the code"
 
 
 def test_a_command_line_by_os_system_is_a_span(run: Run) -> None:

@@ -17,7 +17,7 @@ from stagexec.executor.execution import make_execute
 from stagexec.executor.loop import NativeLoop
 from stagexec.executor.queue import QueueView
 from stagexec.host.node_stage import NodeStages
-from stagexec.host.visits import make_recorded
+from stagexec.host.visits import make_recorded, make_watched_calls
 
 Graph = dict[str, Any]
 
@@ -254,13 +254,13 @@ async def get_output_data(
     _prompt_id: str,
     _node_id: str,
     node: Any,
-    inputs: dict[str, list[Any]],
+    input_data_all: dict[str, list[Any]],
     execution_block_cb: Any,
     pre_execute_cb: Any,
     v3_data: Any,
 ) -> tuple[Any, Any, bool, bool]:
     """Call the node's function for each item; (outputs, ui, expands, waits)."""
-    function = getattr(node, node.FUNCTION)
+    function, inputs = getattr(node, node.FUNCTION), input_data_all
     results: list[Any] = []
     for index in range(max([len(v) for v in inputs.values()], default=1)):
         given = {name: values[min(index, len(values) - 1)] for name, values in inputs.items()}
@@ -330,6 +330,8 @@ class Host:
             is_link=is_link,
         )
         make = make_execute if native else make_recorded
+        if not native:
+            self.execution.get_output_data = make_watched_calls(self, get_output_data)
         self.execution.execute = make(self, self._execute)
         self.server = Server()
         self.executor = type("PromptExecutor", (NativeLoop, Executor), {"api": self})(self.server)
@@ -375,8 +377,14 @@ class Host:
         object_ = self.nodes.NODE_CLASS_MAPPINGS[node["class_type"]]()
         inputs = inputs_of(node["inputs"], caches.outputs)
         try:
-            called = await get_output_data(
-                "", node_id, object_, inputs, lambda block: block, lambda _: None, None
+            called = await self.execution.get_output_data(
+                "",
+                node_id,
+                object_,
+                inputs,
+                execution_block_cb=lambda block: block,
+                pre_execute_cb=lambda _: None,
+                v3_data=None,
             )
             outputs, ui, expands, waits = called
             if waits:

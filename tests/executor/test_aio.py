@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from stagexec.executor import leftover
+from stagexec.executor import lane, leftover
 from stagexec.executor.aio import span_of_task, watch
+from stagexec.host import visits
 from stagexec.record import clock
 from stagexec.record.guard import GUARDED
 from stagexec.record.run import VISIT, Run
@@ -116,6 +117,61 @@ def test_a_loop_with_work_to_do_never_waits(run: Run) -> None:
 
 
 # ---- whose step it is -------------------------------------------------------------------------------
+
+
+async def host_calls(
+    _prompt_id: str, _unique_id: str, obj: Any, input_data_all: Any
+) -> tuple[list[Any], Any, bool, bool]:
+    """As the host's `get_output_data` of an async node of which one call of two is not done yet."""
+    return [asyncio.create_task(obj(*input_data_all["seconds"])), "done"], {}, False, True
+
+
+@pytest.mark.parametrize("ends", ["done", "error", "cancelled"])
+def test_a_task_of_an_async_node_is_a_span_in_the_hosts_own_loop_too(run: Run, ends: str) -> None:
+    async def work(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        if ends == "error":
+            raise ValueError
+
+    async def main() -> None:
+        record = lane.VisitRecord(run, "a")
+        record.number, record.stage, record.start_ns = (
+            run.next_visit("a", "Later"),
+            "external_wait",
+            run.clock(),
+        )
+        token = visits.RECORD.set(record)
+        returned = await visits.make_watched_calls(None, host_calls)("p", "a", work, {"seconds": [SLEEP_S]})
+        visits.RECORD.reset(token)
+        task, other = returned[0]
+        assert (other, returned[1:], len(run.pending_spans)) == ("done", ({}, False, True), 0)
+        if ends == "cancelled":
+            task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    execute(run, main)
+    ((name, stage, what, visit, start, end, detail),) = run.pending_spans
+    assert (name, stage, what, visit) == ("task:a", "external_wait", "async_node", 1)
+    assert detail == {"outcome": ends}
+    assert end - start >= (0 if ends == "cancelled" else SLEEP_S * 0.98e9)
+
+
+def test_calls_that_are_all_done_leave_no_span_in_the_hosts_own_loop(run: Run) -> None:
+    async def at_once(*, input_data_all: Any) -> tuple[list[Any], Any, bool, bool]:
+        return [[1]], {}, False, False
+
+    async def older(*, input_data_all: Any) -> tuple[list[Any], Any, bool]:
+        return [[1]], {}, False
+
+    async def main() -> None:
+        token = visits.RECORD.set(lane.VisitRecord(run, "a"))
+        for original in (at_once, older):
+            made = visits.make_watched_calls(None, original)
+            assert (await made(input_data_all={}))[:3] == ([[1]], {}, False)
+        visits.RECORD.reset(token)
+
+    execute(run, main)
+    assert not run.pending_spans
 
 
 def test_three_nodes_that_sleep_side_by_side_wait_once_and_are_three_overlapping_spans(run: Run) -> None:

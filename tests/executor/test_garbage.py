@@ -1,4 +1,4 @@
-"""Automatic full collections are put off for 10 s, and nobody else's thresholds are touched."""
+"""Automatic full collections are put off for 10 s, and no other code's thresholds are touched."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_a_fault_of_ours_loses_no_message(connection, loop, monkeypatch, faults_
     look(Outlet(loop, lambda: [Ws(ours)]), BURST, lambda at: ours.send(b"."))
     assert [where for where, _ in faults_expected] == [function.__name__]
     got = b""
-    while len(got) < BURST:  # also what nobody lets go: the kernel does
+    while len(got) < BURST:  # also what is not let go: the kernel does
         got += theirs.recv(1000)
     assert got == b"." * BURST
 

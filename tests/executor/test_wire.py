@@ -208,7 +208,7 @@ def test_the_host_s_function_is_called_once_and_chooses_the_sockets(sid: str | N
 
 
 def test_nothing_is_encoded_for_a_client_that_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "text_of_state", lambda _message: pytest.fail("encoded for nobody"))
+    monkeypatch.setattr(wire, "text_of_state", lambda _message: pytest.fail("encoded without a client"))
     server = Server()
     server.sockets.clear()
     asyncio.run(make_send_json(None, Server.send_json)(server, "progress_state", {"nodes": States()}))

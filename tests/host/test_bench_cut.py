@@ -1,4 +1,4 @@
-"""A real bench that is ended in the middle, by Ctrl-C and by a kill, and gone on with each time."""
+"""A real bench that is ended in the middle, by Ctrl-C and by a kill, and resumed each time."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory, host_tree: Path, checkpoint
 
 
 def wait_for_step(witness: Witness, prompt_id: str, step: int) -> None:
-    """Return when the sampler has told of `step`."""
+    """Return when the sampler has told `step`."""
     listener = witness.client.listener
     assert listener is not None
     end = time.monotonic() + 120

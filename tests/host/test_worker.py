@@ -27,7 +27,7 @@ def narrow(shared_servers: Servers) -> Iterator[Witness]:
 
 @pytest.fixture(scope="module")
 def narrow_host(shared_servers: Servers) -> Iterator[Witness]:
-    """The host's own loop likewise."""
+    """The host's own loop in the same way."""
     one = Witness(start(shared_servers, "--stagexec-executor", "host"))
     yield one
     one.close()

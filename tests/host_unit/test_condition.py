@@ -14,15 +14,22 @@ import pytest
 
 from stagexec.host import condition as conditions
 from stagexec.host import content_hash, packs, prompt_fields, used_models
+from stagexec.host.node_stage import NodeStages
+from stagexec.host.tables import load
 from stagexec.record import condition, fingerprint, live
+from tests.host_unit.test_node_stage import core_node
 
 STAGES = {
     "CheckpointLoaderSimple": "model_load_residency",
     "KSampler": "sampling",
     "ImageScale": "postprocess",
+    "ImageInvert": "postprocess",
     "SaveVideo": "encode_mux",
     "StagexecEncodeVideo": "encode_mux",
 }
+
+
+CLASSES = ("KSampler", "VAEDecode", "VAEEncode", "ImageScale", "ImageInvert", "LoadImage", "SaveImage")
 
 
 def prompt(**changed: Any) -> dict[str, Any]:
@@ -119,11 +126,12 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleName
         model_management=management,
         execution=SimpleNamespace(args=args, __file__=str(tmp_path / "execution.py")),
         torch=SimpleNamespace(__version__="2.9.1", version=SimpleNamespace(cuda=None)),
-        nodes=SimpleNamespace(NODE_CLASS_MAPPINGS={}),
+        nodes=SimpleNamespace(NODE_CLASS_MAPPINGS={name: core_node(name) for name in CLASSES}),
         executor_used="native",
         version=lambda: "0.30.0",
         directory_of=lambda kind: str(tmp_path),
         stage_of=lambda name, _class: (STAGES.get(name, "node_other"), None, "table"),
+        node_stages=NodeStages(load().nodes),
     )
     monkeypatch.setattr(live, "journal", FakeJournal(tmp_path / "ledger"))
     monkeypatch.setattr(live, "attention_facts", {"configured": "attention_pytorch"})
@@ -167,6 +175,22 @@ def test_fields_are_what_the_prompt_its_files_and_its_models_say(host: SimpleNam
     assert fields["postprocess_chain"] == ["ImageScale"]
     assert len(fields["model_hash"]) == 64
     assert fields["vram_mode"] == "NORMAL_VRAM"
+
+
+def test_work_on_a_picture_before_the_sampler_is_none_of_the_chain_of_postprocessing(
+    host: SimpleNamespace,
+) -> None:
+    asked = prompt(latent_image=["12", 0])
+    asked["10"] = {"class_type": "LoadImage", "inputs": {"image": "a.png"}}
+    asked["11"] = {"class_type": "ImageScale", "inputs": {"image": ["10", 0]}}
+    asked["12"] = {"class_type": "VAEEncode", "inputs": {"pixels": ["11", 0], "vae": ["1", 2]}}
+    asked["13"] = {"class_type": "ImageInvert", "inputs": {"image": ["5", 0]}}
+    asked["6"]["inputs"]["images"] = ["13", 0]
+    asked["14"] = {"class_type": "ImageInvert", "inputs": 7}  # not asked for, so never validated
+    made = conditions.Conditions(host.api)
+    assert run_of(made, asked)[1]["postprocess_chain"] == ["ImageScale", "ImageInvert"]
+    asked["11"]["class_type"] = "ImageInvert"
+    assert run_of(made, asked)[1]["postprocess_chain"] == ["ImageScale", "ImageInvert"]
 
 
 def test_equal_runs_have_equal_ids_whatever_their_seed_and_order_of_keys(host: SimpleNamespace) -> None:

@@ -150,6 +150,58 @@ def test_a_packs_class_is_judged_by_its_types(
     assert origin == ("none" if inputs == {"thing": "PIPE"} else "type")
 
 
+ENCODES = {"images": "IMAGE", "codec": "COMBO", "crf": "INT", "filename_prefix": "STRING"}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "returns", "attributes", "expected"),
+    [
+        # by its settings alone, without a rate
+        (ENCODES, ["STRING"], {}, ("encode_mux", None)),
+        (ENCODES, [], {"OUTPUT_NODE": True}, ("encode_mux", None)),
+        ({"images": "IMAGE", "pix_fmt": "STRING"}, ["VHS_FILENAMES", "INT"], {}, ("encode_mux", None)),
+        ({"images": "IMAGE", "container": "COMBO"}, [], {"OUTPUT_NODE": True}, ("encode_mux", None)),
+        ({"images": "IMAGE", "format": ("video/h264-mp4", "webm")}, ["STRING"], {}, ("encode_mux", None)),
+        # it may do more: a hint
+        (ENCODES, ["IMAGE", "STRING"], {}, ("node_other", "encode_mux")),
+        (ENCODES | {"vae": "VAE", "samples": "LATENT"}, ["STRING"], {}, ("node_other", "encode_mux")),
+        ({"images": "IMAGE", "codec": "COMBO"}, ["VIDEO"], {}, ("node_other", "encode_mux")),
+        # savers of pictures, and what describes them, have a quality and a format too
+        (
+            {
+                "images": "IMAGE",
+                "quality": "INT",
+                "format": ("png", "jpg", "webp"),
+                "filename_prefix": "STRING",
+            },
+            [],
+            {"OUTPUT_NODE": True},
+            ("native_materialize", None),
+        ),
+        (
+            {"image": "IMAGE", "format": ("short", "long"), "quality": "INT"},
+            ["STRING"],
+            {},
+            ("node_other", None),
+        ),
+        (
+            {"images": "IMAGE", "format": ("png", "mp4")},
+            [],
+            {"OUTPUT_NODE": True},
+            ("native_materialize", None),
+        ),
+        ({"codec": "COMBO", "crf": "INT"}, ["STRING"], {}, ("node_other", None)),
+    ],
+)
+def test_an_encoder_is_known_by_what_only_encoders_are_told(
+    inputs: dict[str, Any], returns: list[str], attributes: dict[str, Any], expected: tuple[str, str | None]
+) -> None:
+    shape = {name: (list(kind),) if isinstance(kind, tuple) else (kind,) for name, kind in inputs.items()}
+    body = {"INPUT_TYPES": classmethod(lambda cls: {"required": shape}), "RETURN_TYPES": tuple(returns)}
+    found = NodeStages({}).judged("Pack", type("Node", (), body | attributes)).visited
+    assert (found.stage, found.hint) == expected
+
+
 def test_a_class_is_asked_once(stages: NodeStages) -> None:
     one = node({"images": "IMAGE"}, ["IMAGE"])
     stages.stage_of("Once", one)

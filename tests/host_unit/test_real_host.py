@@ -30,7 +30,7 @@ ABSENT = {
 """What each host has not."""
 
 LIBRARIES = set(read(ROOT / "patches" / "libraries.toml").seams)
-"""Seams of libraries that packs import, or nobody does."""
+"""Seams of libraries that packs import, or nothing does."""
 
 BROUGHT = {"safetensors_file", "safe_open", "torch_load", "torch_jit_load", "load_state_dict", "urllib_open"}
 """Those of libraries that every host imports as it starts."""

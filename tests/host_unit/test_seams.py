@@ -10,6 +10,7 @@ import threading
 import pytest
 import wrapt
 
+from stagexec.host.probes import PROBES, Probe
 from stagexec.host.seams import SeamRefused, Seams
 from stagexec.host.tables import SeamRow, Tables
 
@@ -251,6 +252,23 @@ def test_a_row_stays_out_while_a_stage_is_open_that_it_is_part_of(host_module, l
     module.work(1)
     run.leave(0)
     module.work(1)
+    assert [one[2] for one in run.entered] == [None, "inner"]
+
+
+def test_what_is_written_while_that_stage_is_open_is_told_all_the_same(
+    host_module, load, seams, row, run, monkeypatch
+) -> None:
+    name = host_module(HOST)
+    told = []
+    probe = Probe(needs=("x",), before=lambda _run, arguments: told.append(arguments["x"]))
+    monkeypatch.setitem(PROBES, "told", probe)
+    seams(row("inner", f"{name}:work", not_while=("encode_mux",), probe="told"))
+    module = load(name)
+    run.enter("encode_mux")
+    assert module.work(1) == module.work(x=1)
+    run.leave(0)
+    module.work(2)
+    assert (told, module.calls) == ([1, 1, 2], [1, 1, 2])
     assert [one[2] for one in run.entered] == [None, "inner"]
 
 

@@ -82,8 +82,8 @@ def test_a_users_node_class_takes_the_shipped_one_s_place(tmp_path: Path) -> Non
         (('why = "seen"', 'why = "seen"\npart = "stepp"'), r"unknown part 'stepp' of stage 'sampling'"),
         (('why = "seen"', 'why = "seen"\nprobe = "x"'), r"unknown probe 'x'; the probes are: "),
         (
-            ('why = "seen"', 'why = "seen"\nnot_inside = ["nobody"]'),
-            r"names the seam 'nobody', which no table has",
+            ('why = "seen"', 'why = "seen"\nnot_inside = ["unknown"]'),
+            r"names the seam 'unknown', which no table has",
         ),
         (
             ('why = "seen"', 'why = "seen"\nnot_while = ["encod"]'),

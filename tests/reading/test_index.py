@@ -82,7 +82,11 @@ def play(steps: Any, journal: FakeJournal) -> FakeJournal:  # noqa: C901, PLR091
             run.switch(stage).spend(ns)
         elif what == "visit":
             visits[number] = visits.get(number, 0) + 1
-            run.visit(visits[number], node, TINY[node][0], [(stage, ns)])
+            seam = ("read",) if ns % 5 == 0 else ()
+            said = {"origin": ("table", "type", "none")[ns % 3], "hint": "sampling" if ns % 7 == 0 else None}
+            run.visit(visits[number], node, TINY[node][0], [(stage, ns, *seam), ("node_other", ns)], **said)
+            if ns % 4 == 0:
+                run.columns("samples", {"visit": visits[number], "name": "x", "count": 1, "ns": ns})
         elif what == "flush":
             run.flush()
         elif what == "beat":
@@ -150,6 +154,30 @@ def test_an_ordinary_run_takes_the_short_way() -> None:
     found = lean.ordinary(lean.Head(lines[:2]), "aaaa-0000-4000-8000-000000000000", typed)
     assert found is not None
     assert dict(zip(table.COLUMNS, found, strict=True))["sampling_ns"] == 1000 * MS
+
+
+@pytest.mark.parametrize("has_hints", [True, False])
+def test_an_ordinary_run_s_time_without_a_name_is_known_the_short_way(has_hints: bool) -> None:
+    journal = FakeJournal().head()
+    run = FakeRun(journal, "aaaa", TINY).spend(MS).start()
+    run.visit(1, "1", "Table", [("sampling", 10 * MS), ("node_other", 20 * MS)], origin="table")
+    run.visit(2, "2", "Type", [("node_other", 40 * MS), ("vae_decode", 80 * MS, "decode")], origin="type")
+    run.flush()
+    run.visit(3, "3", "None", [("node_other", 160 * MS), ("external_wait", 320 * MS)], origin="none")
+    run.visit(4, "4", "Hinted", [("node_other", 640 * MS)], origin="type", hint="sampling")
+    looks = [{"visit": v, "name": "x", "count": 1, "ns": ns * MS} for v, ns in ((3, 100), (2, 99))]
+    run.columns("samples", *looks)
+    run.execute().close()
+    for event in journal.events:
+        if event["event_type"] == "visits" and not has_hints:  # as older journals are
+            del event["hint"]
+    lines = compact(journal).splitlines(keepends=True)
+    typed = [(json.loads(one)["event_type"].encode(), one, 0) for one in lines[3:]]
+    found = lean.ordinary(lean.Head(lines[:2]), "aaaa-0000-4000-8000-000000000000", typed)
+    assert found is not None
+    # of visit 2 more was seen than has no name
+    expected = (20 + 60 + (0 if has_hints else 640)) * MS
+    assert dict(zip(table.COLUMNS, found, strict=True))["unnamed_ns"] == expected
 
 
 def ledger_of(tmp_path: Path, runs: int = 3) -> tuple[FakeJournal, Path]:

@@ -24,7 +24,7 @@ def samples(run: FakeRun, *told: tuple[int, str | None, int]) -> None:
 
 
 def a_run(journal: FakeJournal) -> FakeRun:
-    """10 ms of loop, then 400 ms by a seam, 200 ms by a known class, 600 ms and 100 ms by nobody."""
+    """10 ms of loop, then 400 ms by a seam, 200 ms by a known class, 600 ms and 100 ms that are not known."""
     run = FakeRun(journal, "aaaa", TINY).spend(4 * MS).start().spend(6 * MS)
     run.visit(1, "3", "KSampler", [("sampling", 400 * MS, "sample")])
     run.visit(2, "4", "Upscale", [("postprocess", 200 * MS)], origin="table")

@@ -39,7 +39,7 @@ def executed(prompt_id, status="success", error=None):
     run = live.accept(prompt_id, {})
     live.start(prompt_id)
     run.error = error
-    live.after_execution = lambda run, history: None   # nobody checks its files
+    live.after_execution = lambda run, history: None   # its files are not checked
     live.finish(run, {"host_status": status}, {})
     return run
 executed("filed")

@@ -441,7 +441,7 @@ def test_a_condition_that_could_not_be_written_is_written_later(
     assert (tmp_path / "conditions" / f"{condition_id(whole)}.json").is_file()
 
 
-# ---- nobody waits for a disk -------------------------------------------------------------------------
+# ---- no one waits for a disk -------------------------------------------------------------------------
 
 
 def test_a_run_never_waits_for_a_disk_that_hangs(journal: Journal, tmp_path: Path, disk: Disk) -> None:

@@ -71,7 +71,7 @@ def marks(ledger: Path) -> list[int]:
 
 @pytest.mark.parametrize("seconds", [0.15, 0.31, 0.47, 0.63, 0.79])
 def test_a_killed_process_loses_no_event_older_than_50_ms(tmp_path: Path, seconds: float) -> None:
-    """The time of the kill is that of the last event the child told of: one each millisecond, told at once.
+    """The time of the kill is that of the last event that the child told: one each millisecond, told at once.
 
     A machine under load wakes every thread late, the writer's too. A second thread that sleeps as the writer
     does measures by how much, in the same process at the same time; that much, and no more, is forgiven.

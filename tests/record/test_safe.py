@@ -114,7 +114,7 @@ def test_a_line_for_a_closed_console_is_lost_without_a_word(monkeypatch: pytest.
     stream = io.StringIO()
     stream.close()
     monkeypatch.setattr("sys.stderr", stream)
-    safe.print_error("nobody reads this")
+    safe.print_error("no one reads this")
     assert sys.stderr is stream
 
 

@@ -73,7 +73,7 @@ def after_decode(label: int, kind: str, **inputs: Any) -> Prompt:
 
 
 def tiled(label: int) -> Prompt:
-    """The decode in tiles that somebody asked for."""
+    """The decode in tiles that was asked for."""
     prompt = txt2img(label)
     sizes = {"tile_size": 512, "overlap": 64, "temporal_size": 64, "temporal_overlap": 8}
     prompt["decode"] = node("VAEDecodeTiled", samples=["sample", 0], vae=["load", 2], **sizes)
@@ -164,6 +164,12 @@ def video(label: int, kind: str, frame_ms: int) -> Prompt:
     """A drawn picture becomes a film of three frames ("film"), by a process or in the process."""
     film = node(kind, images=["decode", 0], frame_rate=8, filename_prefix="scenario", frame_ms=frame_ms)
     return {**decoded(label), "film": film}
+
+
+def film_by_codec(label: int, ms: int) -> Prompt:
+    """A picture becomes a film by a node that is told a codec and no rate."""
+    film = node("ScnEncodeByCodec", images=["pic", 0], codec="h264", crf=20, ms=ms)
+    return {"pic": node("ScnPicture", label=label, batch=1), "film": film}
 
 
 def two_savers(label: int, first_ms: int, second_ms: int) -> Prompt:

@@ -116,6 +116,15 @@ def pictures(count: int) -> Callable[[Seen], None]:
     return check
 
 
+def found(via: str) -> Callable[[Seen], None]:
+    """A check that one file was delivered, and of how it was found."""
+
+    def check(seen: Seen) -> None:
+        assert [(one["via"], one["state"]) for one in seen.ledger["artifacts"]] == [(via, "verified")]
+
+    return check
+
+
 def cancelled(seen: Seen) -> None:
     """A check that the cancel took effect soon."""
     assert seen.ledger["cancel_latency_ns"] < 200_000_000
@@ -293,6 +302,13 @@ WRITING = [
         {**TXT2IMG, "encode_mux": 180},
         real=("encode_mux",),
         check=pictures(3),
+    ),
+    Scenario(
+        "video_by_its_codec_alone",
+        lambda n: graphs.film_by_codec(n, 160),
+        {"encode_mux": 160},
+        on_host=True,
+        check=found("written"),
     ),
     Scenario(
         "several_savers",
@@ -499,6 +515,3 @@ PLAIN = [
 ]
 
 SCENARIOS = [*DRAWING, *WRITING, *LIBRARIES, *LOOP, *PLAIN]
-
-HOST_WAITS_FOR = {"async_nodes": "spans of async tasks in the host's own loop"}
-"""Scenario that is played in ComfyUI's own loop -> what is not there yet for it to hold."""

@@ -12,7 +12,7 @@ from stagexec.stages import STAGES
 from tests.host.graphs import node
 from tests.host.witness import MS, Seen, Witness, printed
 from tests.scenarios import graphs
-from tests.scenarios.table import HOST_WAITS_FOR, SCENARIOS, Scenario, another_checkpoint, spans
+from tests.scenarios.table import SCENARIOS, Scenario, another_checkpoint, spans
 
 SLACK_MS, SLACK_SHARE = 40, 0.10
 """What a run takes by itself, on a busy machine too; the smallest label is three times as much."""
@@ -31,18 +31,9 @@ SEEN: dict[str, Seen] = {}
 _labels = itertools.count(1_000, 10)
 
 
-def in_list(chosen: list[Scenario], waits: dict[str, str]) -> list[object]:
-    """Parameters of a test, those that wait for something marked."""
-    return [
-        pytest.param(
-            one,
-            id=one.name,
-            marks=[pytest.mark.xfail(reason=f"waits for {waits[one.name]}", strict=True)]
-            if one.name in waits
-            else [],
-        )
-        for one in chosen
-    ]
+def in_list(chosen: list[Scenario]) -> list[object]:
+    """Parameters of a test."""
+    return [pytest.param(one, id=one.name) for one in chosen]
 
 
 @pytest.fixture(scope="session")
@@ -142,12 +133,12 @@ def holds(one: Witness, scenario: Scenario) -> None:
     pytest.fail("; ".join(f"{key}: {what}" for key, what in left.items()), pytrace=False)
 
 
-@pytest.mark.parametrize("scenario", in_list(SCENARIOS, {}))
+@pytest.mark.parametrize("scenario", in_list(SCENARIOS))
 def test_every_millisecond_of_a_scenario_is_where_it_belongs(warm: Witness, scenario: Scenario) -> None:
     holds(warm, scenario)
 
 
-@pytest.mark.parametrize("scenario", in_list(ON_HOST, HOST_WAITS_FOR))
+@pytest.mark.parametrize("scenario", in_list(ON_HOST))
 def test_the_same_holds_in_the_hosts_own_loop(host_warm: Witness, scenario: Scenario) -> None:
     holds(host_warm, scenario)
 
@@ -175,7 +166,7 @@ def test_plan_graph_finds_the_critical_path_of_a_run_of_sleeps(warm: Witness) ->
 NAMED_SHARE = 0.95
 
 
-@pytest.mark.parametrize("scenario", [pytest.param(one, id=one.name) for one in SCENARIOS if one.named])
+@pytest.mark.parametrize("scenario", in_list([one for one in SCENARIOS if one.named]))
 def test_nearly_all_of_a_common_graphs_time_has_a_name(warm: Witness, scenario: Scenario) -> None:
     seen = SEEN.get(scenario.name) or played(warm, scenario)
     assert seen.ledger["named_share"] >= NAMED_SHARE
@@ -183,4 +174,3 @@ def test_nearly_all_of_a_common_graphs_time_has_a_name(warm: Witness, scenario: 
 
 def test_there_are_at_least_forty_scenarios_and_none_has_the_name_of_another() -> None:
     assert len({one.name for one in SCENARIOS}) == len(SCENARIOS) >= 40
-    assert HOST_WAITS_FOR.keys() <= {one.name for one in ON_HOST}

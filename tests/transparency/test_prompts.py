@@ -46,7 +46,7 @@ def ran(twins: Twins, name: str, listen: type[Listener] | None) -> Seen:
             at.run(prompt)
         at.jobs()
 
-    return twins.same(f"{name}, {listen.__name__ if listen else 'nobody'}", scene, listen)
+    return twins.same(f"{name}, {listen.__name__ if listen else 'no client'}", scene, listen)
 
 
 @pytest.mark.parametrize("name", s.SCENES)

@@ -49,7 +49,7 @@ def test_csv_has_the_exact_row_and_every_segment(ledger: Path, tmp_path: Path) -
     lines = target.read_text().splitlines()
     assert lines[0] == (
         "run_id,condition_id,stage_id,start_mono_ns,end_mono_ns,cpu_wall_ms,gpu_ms,cache_state,"
-        "artifact_hash,status,part"
+        "artifact_hash,status,part,named_share"
     )
     rows = list(csv.DictReader(lines))
     runs = load(ledger).runs

@@ -1,4 +1,4 @@
-"""Who listens is told of each closed run once, in order, and can do no harm."""
+"""A listener gets each closed run once, in order, and can do no harm."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class StxFfmpegRetry(Encoder):
 
 
 class StxFfmpegKilled(Encoder):
-    """Somebody kills ffmpeg in mid-work; the node goes on as if nothing had happened."""
+    """Another program kills ffmpeg in mid-work; the node goes on as if nothing had happened."""
 
     def run(self, value, codec, count, filename_prefix):
         path, _ = new_file(filename_prefix, "mkv")
@@ -104,7 +104,7 @@ class StxFfmpegKilled(Encoder):
             process.stdin.close()
         except BrokenPipeError:
             pass
-        time.sleep(0.5)  # the node looks late: whoever saw the exit when it happened did not learn it here
+        time.sleep(0.5)  # the node looks late: who saw the exit when it happened did not learn it here
         process.wait()
         return {"ui": {"text": ["done"]}}
 

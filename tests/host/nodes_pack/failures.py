@@ -37,7 +37,7 @@ class StxOOM(StxRaise):
 
 
 class StxInterrupt(StxRaise):
-    """Raises the host's interrupt itself: nobody asked for it."""
+    """Raises the host's interrupt itself: it was not asked for."""
 
     def error(self):
         from comfy.model_management import InterruptProcessingException

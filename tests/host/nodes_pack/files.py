@@ -109,7 +109,7 @@ class StxSaveLimited(Saver):
 
 
 class StxCopies(Saver):
-    """Saves the same PNG file many times, which costs the node little and whoever checks the files much."""
+    """Saves the same PNG file many times, which costs the node little and the checks of its files much."""
 
     @classmethod
     def INPUT_TYPES(cls):

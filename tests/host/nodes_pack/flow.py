@@ -92,7 +92,7 @@ class StxExpandCycle(StxExpand):
 
 
 class StxExpandUnknown(StxExpand):
-    """Becomes a node of a class that nobody has: validation has no chance to see it."""
+    """Becomes a node of a class that does not exist: validation has no chance to see it."""
 
     def build(self, graph, image, seconds):
         return graph.node("StxNoSuchClass", image=image).out(0)

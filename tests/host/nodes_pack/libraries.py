@@ -1,4 +1,4 @@
-"""Nodes that work past ComfyUI: weights, pipelines, other machines, programs, and code that nobody knows."""
+"""Nodes that work past ComfyUI: weights, pipelines, other machines, programs, and code that is not known."""
 # ruff: noqa: N802 (the host asks for these names)
 
 import http.server

@@ -28,7 +28,7 @@ class StxDetailer:
 
 
 class StxControlNet:
-    """A ControlNet for a strength of 0, with which nobody looks at it."""
+    """A ControlNet for a strength of 0, with which it is not looked at."""
 
     CATEGORY = CATEGORY
     INPUT_TYPES = classmethod(lambda cls: required())

@@ -26,8 +26,8 @@ import utils.extra_config  # noqa: F401, I001 (as main.py: others have a module 
 import execution
 import nodes
 from comfy_execution import cache_provider  # noqa: F401 (for the check files)
-from comfy_execution import progress as progress_module  # noqa: F401 (likewise)
-from comfy_execution.graph import DynamicPrompt, NodeNotFoundError  # noqa: F401 (likewise)
+from comfy_execution import progress as progress_module  # noqa: F401 (the same)
+from comfy_execution.graph import DynamicPrompt, NodeNotFoundError  # noqa: F401 (the same)
 
 from stagexec.executor.keyset import MerkleKeySet
 from stagexec.executor.progress import CoalescedProgress

@@ -92,6 +92,20 @@ def write_video(self, images, frame_rate, filename_prefix, frame_ms):
     return {"ui": {"gifs": [entry]}}
 
 
+def encode_by_codec(self, images, codec, crf, ms):
+    """An encoder that is told no rate, and writes a picture of its film that nothing names."""
+    import time
+
+    import folder_paths
+    import numpy
+    from PIL import Image
+
+    work(ms)
+    path = os.path.join(folder_paths.get_output_directory(), f"cover-{time.time_ns()}.png")
+    Image.fromarray((images[0].numpy() * 255).astype(numpy.uint8)).save(path)
+    return {}
+
+
 def send(self, images):
     """Sends the picture to the client through the progress bar, and nothing else."""
     import comfy.utils
@@ -117,6 +131,13 @@ NODES = {
         "ScnSave", required(images="IMAGE", filename_prefix=PREFIX, ms=MS), (), save, OUTPUT_NODE=True
     ),
     "ScnCombine": node("ScnCombine", MOVES, (), combine, OUTPUT_NODE=True),
+    "ScnEncodeByCodec": node(
+        "ScnEncodeByCodec",
+        required(images="IMAGE", codec=(["h264", "vp9"],), crf=("INT", {"default": 20}), ms=MS),
+        (),
+        encode_by_codec,
+        OUTPUT_NODE=True,
+    ),
     "ScnSend": node("ScnSend", required(images="IMAGE"), (), send, OUTPUT_NODE=True),
     "ScnWriteVideo": node("ScnWriteVideo", MOVES, (), write_video, OUTPUT_NODE=True),
     "ScnDecodeSave": node(
