@@ -481,10 +481,10 @@ def test_a_call_left_on_a_thread_is_marked_and_waited_for_in_its_nodes_name(
         visit = run.next_visit("7", "Leaves")
         token = VISIT.set((run, visit, "node_other", None))
         if by == "to_thread":
-            kept.append(asyncio.create_task(asyncio.to_thread(lasts, 0.1)))
+            kept.append(asyncio.create_task(asyncio.to_thread(lasts, 0.6)))
             await asyncio.sleep(0)
         else:
-            kept.append(asyncio.get_running_loop().run_in_executor(None, lasts, 0.1))
+            kept.append(asyncio.get_running_loop().run_in_executor(None, lasts, 0.6))
         VISIT.reset(token)
         run.end_visit()
 
