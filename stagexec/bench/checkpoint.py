@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -13,6 +14,9 @@ from stagexec.bench import setup
 
 NAME = "stagexec-tiny-sd15.safetensors"
 SEED = 20240607
+MARK = "stagexec.random_weights"
+"""Key in the file's metadata: its weights are seeded random numbers. The recipe writes it."""
+MOST_HEADER = 100_000_000
 
 
 def checkpoint_path() -> Path:
@@ -26,15 +30,26 @@ def make_checkpoint(host: Path | None = None, python: str = sys.executable) -> P
     `python` must be able to import what the host needs. Raises SetupError with the maker's last words.
     """
     target = checkpoint_path()
-    if target.exists():
-        return target
-    tree = host or setup.fetch_host()
     cached = setup.cache_folder() / "checkpoints" / f"{_recipe_key()}.safetensors"
+    if target.exists() and not (target.is_symlink() and Path(os.readlink(target)) != cached):
+        return target  # a link to what an older recipe made is not this one
+    tree = host or setup.fetch_host()
     setup.built_once(cached, lambda path: _make(path, tree, python))
     target.parent.mkdir(parents=True, exist_ok=True)
-    if not target.exists():
+    if not target.exists() or target.is_symlink():
         _link(cached, target)
     return target
+
+
+def has_random_weights(path: Path) -> bool:
+    """Whether a safetensors file says of itself that nobody has trained it; False of what cannot be read."""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(min(length, MOST_HEADER)))
+        return MARK in (header.get("__metadata__") or {})
+    except (OSError, ValueError, AttributeError, TypeError):
+        return False
 
 
 def _recipe_key() -> str:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import msgspec
 
-from stagexec.bench import stats
+from stagexec.bench import launches, stats
 from stagexec.bench.plan import Unit
+from stagexec.bench.results import Record
 from stagexec.bench.tables import Tables
 
 
 def effects(tables: Tables) -> list[dict[str, Any]]:
     """`{unit, factor, level, against, ratio…}`: each level against the first one of its factor.
 
-    A pair's value is the geometric mean over the combinations; only combinations that were measured count,
-    and only where each has, with the rest of its levels unchanged, a counterpart that was measured too.
+    A measure's value is the geometric mean over the combinations (and over the runs of its launches); only
+    combinations that were measured count, and only where each has, with the rest of its levels unchanged, a
+    counterpart that was measured too.
     """
     found = []
     for unit in tables.plan.unit:
@@ -47,21 +48,21 @@ def _effect(tables: Tables, unit: Unit, factor: str, level: str, base: str) -> s
         if arm.levels.get(factor) == level:
             twin = by_levels.get(tuple(sorted({**arm.levels, factor: base}.items())))
             if twin is not None:
-                couples.append((_totals(tables, unit, arm.name), _totals(tables, unit, twin)))
+                couples.append((_runs(tables, unit, arm.name), _runs(tables, unit, twin)))
     couples = [(a, b) for a, b in couples if a and b]
     if not couples:
         return None
     pairs = sorted(set.intersection(*(set(a) & set(b) for a, b in couples)))
-    ours = [_mean([a[pair] for a, _ in couples]) for pair in pairs]
-    theirs = [_mean([b[pair] for _, b in couples]) for pair in pairs]
-    return stats.paired_ratio(ours, theirs, tables.plan.seed)
+    groups = launches.blocks([[side[pair] for pair in pairs] for couple in couples for side in couple])
+
+    def mean(number: int, group: list[int]) -> float:
+        return launches.geometric([couple[number][pairs[i]]["total_ns"] for couple in couples for i in group])
+
+    sides = [[mean(number, group) for group in groups] for number in (0, 1)]
+    return stats.paired_ratio(sides[0], sides[1], tables.plan.seed, tables.family)
 
 
-def _totals(tables: Tables, unit: Unit, arm: str) -> dict[int, float]:
+def _runs(tables: Tables, unit: Unit, arm: str) -> dict[int, Record]:
     if tables.cell(unit.name, "", arm).status != "measured":
         return {}
-    return {pair: float(run["total_ns"]) for pair, run in tables.good(unit, "", arm).items()}
-
-
-def _mean(values: list[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values))
+    return tables.good(unit, "", arm)

@@ -1,10 +1,12 @@
-"""How much of the machine's processors other programs took meanwhile: times of a busy machine mislead."""
+"""What else happened on the machine meanwhile: times of a busy, throttled or warming machine mislead."""
 
 from __future__ import annotations
 
 import os
 import time
 from typing import Any
+
+from stagexec.bench import room
 
 
 class Meter:
@@ -20,6 +22,18 @@ class Meter:
         others = _busy_seconds() - self._busy - (_our_seconds() - self._ours)
         return others / passed if passed > 0 else 0.0
 
+    def around(self) -> dict[str, Any]:
+        """What went on around a run that ended just now, for the raw record.
+
+        `others_cpu` (share of 1), `cpu_mhz` (mean of the processors, None where the system does not tell),
+        and `devices`: uuid -> `sm_mhz`, `celsius`.
+        """
+        return {
+            "others_cpu": round(self.others(), 4),
+            "cpu_mhz": _cpu_mhz(),
+            "devices": room.device_state(),
+        }
+
 
 def _busy_seconds() -> float:
     import psutil  # type: ignore[import-untyped]
@@ -27,6 +41,16 @@ def _busy_seconds() -> float:
     times = psutil.cpu_times()
     names = ("user", "nice", "system", "irq", "softirq", "interrupt", "dpc")
     return sum(float(getattr(times, name, 0.0)) for name in names)
+
+
+def _cpu_mhz() -> float | None:
+    import psutil
+
+    try:
+        found = psutil.cpu_freq()
+    except (OSError, NotImplementedError, AttributeError, RuntimeError):
+        return None  # virtual machines and some systems do not tell
+    return round(float(found.current), 1) if found and found.current else None
 
 
 def _our_seconds() -> float:

@@ -74,8 +74,8 @@ def _body(tables: Tables, found: dict[str, Any]) -> Iterator[str]:
         rows = [report.effect_row(row) for row in found["effects"]]
         yield f"<h2>What each factor does</h2>{_table(report.EFFECT_HEADS, rows)}"
     yield f"<h2>Were the arms active?</h2>{_table(report.PROOF_HEADS, report.proof_rows(found))}"
-    if found["warnings"]:
-        yield f"<h2>Beware</h2>{_list(found['warnings'])}"
+    if found["cautions"]:
+        yield f"<h2>Beware</h2>{_list([one['line'] for one in found['cautions']])}"
 
 
 def _list(lines: list[str]) -> str:

@@ -14,7 +14,9 @@ from stagexec import files
 from stagexec.bench.lines import line_of
 from stagexec.bench.units import STATES, UNTIL
 from stagexec.resources import bench_folder
-from stagexec.stages import TIMING_MODES
+from stagexec.stages import STAGES, TIMING_MODES
+
+AUTO = "auto"
 
 PAGE_CACHE = ("as it is", "drop")
 """What is done before a launch with the model files that the system keeps in memory."""
@@ -91,6 +93,8 @@ class Arm(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults
     python: str | None = None
     needs: Needs = Needs()
     active: list[Proof] = []
+    control: list[str] | None = None
+    """Stages that this arm cannot touch; None: those of the plan."""
     levels: dict[str, str] = {}
 
     @property
@@ -175,8 +179,14 @@ class Plan(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_default
     workflow: str = "tiny_txt2img.json"
     reference: str | None = None
     seed: int = 20240607
-    servers: int = 1
-    chunk: int = 5
+    servers: int | str = AUTO
+    """How many servers may live at once, at most; `auto`: one for each arm. Memory decides too."""
+    chunk: int = 1
+    """Pairs that the same servers measure."""
+    repeats: int = 2
+    """Runs of each arm in a pair, where arms have servers of their own."""
+    control: list[str] = []
+    """Stages that no arm can touch: the negative control."""
     timing: str = "baseline"
     fraction: int = 1
     arm: list[Arm] = []
@@ -194,21 +204,44 @@ class Plan(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_default
         """The arms that take part in a unit."""
         return [arm for arm in self.arm if not unit.arms or arm.name in unit.arms]
 
+    def server_of(self, unit: Unit, arm: Arm) -> Any:
+        """What names the server that an arm runs on: arms with the same one share it."""
+        return arm.launch_key if STATES[unit.state].shares_server else arm.name
+
+    def repeats_of(self, unit: Unit) -> int:
+        """Measures of each arm in a pair: more than one only where each pair has launches of its own."""
+        several = len({self.server_of(unit, arm) for arm in self.arms_of(unit)}) > 1
+        return self.repeats if several and not STATES[unit.state].launch_each else 1
+
+    def measures_of(self, unit: Unit) -> int:
+        """Counted measures of each arm in a unit."""
+        return unit.pairs * self.repeats_of(unit)
+
+    def control_of(self, arm: str) -> list[str]:
+        """The stages that an arm cannot touch."""
+        own = next((one.control for one in self.arm if one.name == arm), None)
+        return self.control if own is None else own
+
 
 def find(name: str) -> Path:
     """A plan's file: a path, or the name of a shipped plan. Raises PlanError."""
-    shipped = bench_folder() / "plans"
+    folder = bench_folder() / "plans"
     try:
         given = files.place(name)
-        for path in (given, shipped / name, shipped / f"{name}.toml"):
+        for path in (given, folder / name, folder / f"{name}.toml"):
             if path.is_file():
                 return path
         if given.exists() and (kind := files.kind_of(given)):
             raise PlanError(f"{name} is {kind}, no plan")
     except (files.BadPath, OSError) as error:
         raise PlanError(f"no plan {files.shortened(name)}: {error}") from None
-    known = ", ".join(sorted(path.stem for path in shipped.glob("*.toml")))
+    known = ", ".join(sorted(path.stem for path in folder.glob("*.toml")))
     raise PlanError(f"no plan {name}: neither a file nor one of {known}")
+
+
+def shipped() -> list[Plan]:
+    """The plans that come with the package, by name."""
+    return [load(path) for path in sorted((bench_folder() / "plans").glob("*.toml"))]
 
 
 def load(path: Path) -> Plan:
@@ -253,7 +286,7 @@ def _where(message: str) -> tuple[str, list[str | int]]:
     return (f"`{path[-1]}`: {what}" if path else what), path
 
 
-MOST = {"servers": 1000, "chunk": 100_000, "fraction": 1_000_000}
+MOST = {"servers": 1000, "chunk": 100_000, "repeats": 1000, "fraction": 1_000_000}
 """No plan means more; a number of too many digits would be worked on for ever."""
 
 MOST_RUNS = 100_000
@@ -270,17 +303,15 @@ def _complaints(plan: Plan) -> list[Complaint]:
         found.append((["timing"], f"timing {plan.timing!r}: one of {', '.join(TIMING_MODES)}"))
     if plan.arm and plan.factor:
         found.append((["factor", 0], "a plan has arms or factors, not both"))
-    found += [([key], f"{key} must be 1 or more") for key in ("servers", "chunk", "fraction")
-              if getattr(plan, key) < 1]  # fmt: skip
-    found += [([key], f"{key} may be {most} at most") for key, most in MOST.items()
-              if getattr(plan, key) > most]  # fmt: skip
     found += _number_complaints(plan)
+    found += _control_complaints([], plan.control)
     if math.prod(len(factor.level) for factor in plan.factor) > MOST_ARMS:
         found.append((["factor", 0], f"the factors make more than {MOST_ARMS} arms"))
     for kind in ("arm", "unit", "factor"):
         found += _doubles(kind, [one.name for one in getattr(plan, kind)])
     for index, arm in enumerate(plan.arm):
         found += _arm_complaints(["arm", index], arm)
+        found += _control_complaints(["arm", index], arm.control)
     for index, factor in enumerate(plan.factor):
         if not factor.level:
             found.append((["factor", index], f"factor {factor.name!r} has no level"))
@@ -297,8 +328,17 @@ def _complaints(plan: Plan) -> list[Complaint]:
 
 
 def _number_complaints(plan: Plan) -> list[Complaint]:
+    found: list[Complaint] = []
+    for key, most in MOST.items():
+        value = getattr(plan, key)
+        if type(value) is not int:
+            found += [] if value == AUTO else [([key], f'{key} is a number, or "{AUTO}"')]
+        elif value < 1:
+            found.append(([key], f"{key} must be 1 or more"))
+        elif value > most:
+            found.append(([key], f"{key} may be {most} at most"))
     limits = ("minutes", "run_seconds", "start_seconds", "attempts", "restarts")
-    found: list[Complaint] = [
+    found += [
         (["budget", key], f"{key} is a number from 0 to 1e9")
         for key in limits
         if not 0 <= getattr(plan.budget, key) <= 1e9
@@ -309,6 +349,14 @@ def _number_complaints(plan: Plan) -> list[Complaint]:
         if not math.isfinite(getattr(plan.quality, key))
     ]
     return found
+
+
+def _control_complaints(place: list[str | int], names: list[str] | None) -> list[Complaint]:
+    return [
+        ([*place, "control"], f"{name!r} is no stage: {', '.join(STAGES)}")
+        for name in names or ()
+        if name not in STAGES
+    ]
 
 
 def _doubles(kind: str, names: list[str]) -> list[Complaint]:

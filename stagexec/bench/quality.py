@@ -145,10 +145,21 @@ class Judgement(msgspec.Struct, frozen=True):
     max_abs: float | None
     mean_abs: float | None
     criterion: str
+    refused: bool = False
+    """There is no verdict: the weights are random, so what a picture looks like means nothing."""
 
 
-def judge(found: Sequence[Likeness], rules: Quality) -> Judgement:
-    """Judge by the worst pair. Nothing to compare is not wrong, and is said."""
+RANDOM = "the shipped checkpoint has random weights: no verdict on quality"
+EQUAL_DB = 100.0
+"""Who asks for this much asks whether the outputs are the same, and that can be told of any weights."""
+
+
+def judge(found: Sequence[Likeness], rules: Quality, random: bool = False) -> Judgement:
+    """Judge by the worst pair. Nothing to compare is not wrong, and is said.
+
+    `random`: the model's weights are random. What is missing, not finite or of another shape is wrong all the
+    same, and outputs that are the same are the same; how like two pictures are says nothing of quality then.
+    """
     criterion = f"PSNR ≥ {rules.psnr_min:g} dB and SSIM ≥ {rules.ssim_min:g} for every seed"
     usable = [one for one in found if one.problem is None]
     psnrs = [one.psnr for one in usable if one.psnr is not None]
@@ -168,6 +179,8 @@ def judge(found: Sequence[Likeness], rules: Quality) -> Judgement:
         return Judgement(False, "; ".join(problems), *figures)
     if not usable:
         return Judgement(True, "nothing could be compared", *figures)
+    if random and len(usable) != figures[1] and rules.psnr_min < EQUAL_DB:
+        return Judgement(True, RANDOM, *figures, refused=True)
     if psnrs and min(psnrs) < rules.psnr_min:
         return Judgement(
             False, f"PSNR falls to {min(psnrs):.1f} dB, {rules.psnr_min:g} is asked for", *figures

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from stagexec.bench import progress as counting
 from stagexec.bench import units
 from stagexec.bench.plan import Plan, Unit
 from stagexec.bench.results import Record, Results, complete, create
@@ -147,12 +148,15 @@ def _drain(queue: Any, empty: type[Exception], results: Results, watch: Watch) -
 
 
 def progress(plan: Plan, results: Results) -> Record:
-    """Counted measures of all workers: how many are planned, how many are done."""
+    """Counted measures of all workers: how many are planned, how many are done, and launches to come."""
     positions = {unit.name: len(units.steps(unit.state, unit.concurrency)) for unit in plan.unit}
     out = {(note["unit"], note["arm"]) for note in results.notes if note["kind"] == "arm"}
-    pairs = [(unit, arm.name) for unit in plan.unit for arm in plan.arms_of(unit)]
-    planned = sum(unit.pairs for unit, arm in pairs if (unit.name, arm) not in out)
-    return {"planned": planned, "done": len(complete(results.runs, positions))}
+    done = complete(results.runs, positions)
+    return {
+        "planned": counting.planned(plan, out),
+        "done": len(done),
+        "launches": counting.launches(plan, out, done),
+    }
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -7,12 +7,11 @@ from typing import Any
 
 import msgspec
 
-from stagexec.answers.words import human, many, percent
-from stagexec.bench import speech
+from stagexec.answers.words import human, many
+from stagexec.bench import cautions, speech, stats
+from stagexec.bench.cautions import state
 from stagexec.bench.effects import effects
-from stagexec.bench.plan import Unit
 from stagexec.bench.tables import VERDICTS, Cell, Comparison, Tables, load
-from stagexec.bench.units import STATES
 from stagexec.reading import conditions
 
 JSON, MARKDOWN, PAGE = "report.json", "report.md", "report.html"
@@ -57,14 +56,15 @@ def build(tables: Tables) -> dict[str, Any]:
         "arms": dropped(tables),
         "proofs": proofs(tables),
         "warnings": warnings(tables),
+        "cautions": [{**msgspec.to_builtins(one), "line": one.line} for one in cautions.find(tables)],
+        "comparisons_made": tables.family,
+        "level": stats.level(tables.family),
+        "random_weights": results.header.get("random_weights") or [],
         "runs": len(results.runs),
     }
 
 
 ONE_TIME_RULE = "From 80% on, loading is a one-time cost; of the total, the share is that of loading alone."
-
-BUSY = 0.1
-"""From this share of the processors' time on, other programs are named."""
 
 ENVIRONMENT = ("host_version", "torch", "python", "os", "cpu", "gpu_model", "driver", "cuda")
 """Fields of the condition that say where it ran."""
@@ -83,9 +83,12 @@ def environment(tables: Tables) -> dict[str, Any]:
 
 def _unit(tables: Tables, unit: Any) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.to_builtins(unit)
-    order = [n for n in tables.results.notes if n["kind"] == "order" and n["unit"] == unit.name]
-    found["rounds"] = order[-1]["rounds"] if order else []
-    found |= {"warmup": unit.warmups, "counted": unit.pairs}
+    found["rounds"] = cautions.rounds(tables, unit)
+    noted = [n for n in tables.results.notes if n["kind"] == "room" and n["unit"] == unit.name]
+    if noted:
+        found["room"] = {name: noted[-1][name] for name in ("fits", "why", "figures")}
+    repeats = tables.plan.repeats_of(unit)
+    found |= {"warmup": unit.warmups, "counted": unit.pairs, "repeats": repeats}
     return found
 
 
@@ -93,14 +96,6 @@ def dropped(tables: Tables) -> list[dict[str, Any]]:
     """Per unit and arm that left or never took part, the last word on it."""
     last = {(n["unit"], n["arm"]): n for n in tables.results.notes if n["kind"] == "arm"}
     return [{name: n[name] for name in ("unit", "arm", "status", "reason")} for n in last.values()]
-
-
-def state(tables: Tables) -> str:
-    """`finished`, or how the last sitting ended."""
-    for note in reversed(tables.results.notes):
-        if note["kind"] in ("finished", "interrupted", "budget"):
-            return str(note["kind"])
-    return "not finished"
 
 
 def proofs(tables: Tables) -> list[dict[str, Any]]:
@@ -114,87 +109,8 @@ def proofs(tables: Tables) -> list[dict[str, Any]]:
 
 
 def warnings(tables: Tables) -> list[str]:
-    """What a reader must know before trusting the figures."""
-    found = [f"{speech.where(c)}, {c.arm}: {text}" for c in tables.cells for text in c.warnings]
-    for unit in tables.plan.unit:
-        found += _order(tables, unit)
-    found += _ends(tables)
-    found += _page_cache(tables)
-    found += _busy(tables)
-    for note in tables.results.notes:
-        if note["kind"] == "died":
-            found.append(f"{note['unit']}, {note['arm']}: a server died: {note['text']}")
-        if note["kind"] == "session" and note.get("packs_not_imported"):
-            found.append(f"not imported: {'; '.join(note['packs_not_imported'])}")
-    if (how := state(tables)) != "finished":
-        found.append(f"the bench is {how}: `--resume` goes on with it")
-    return list(dict.fromkeys(found))
-
-
-def _order(tables: Tables, unit: Unit) -> list[str]:
-    """How near in time the runs of a pair were, and whether one process stands for an arm."""
-    measured = [one.arm for one in tables.comparisons if one.unit == unit.name and one.total is not None]
-    arms = list(dict.fromkeys(measured))
-    if not arms:
-        return []
-    found = []
-    if any(not block["interleaved"] for block in _unit(tables, unit)["rounds"]):
-        found.append(
-            f"{unit.name}: the plan allows {many(tables.plan.servers, 'server')} at a time, so arms took "
-            f"turns in rounds of {many(min(tables.plan.chunk, unit.pairs), 'pair')}; "
-            f"`--servers {len(arms) + 1}` interleaves inside each pair"
-        )
-    sessions = {
-        name: {run["session"] for pairs in tables.measures.items() if pairs[0][:2] == (unit.name, name)
-               for run in pairs[1]}
-        for name in [tables.plan.reference_arm, *arms]
-    }  # fmt: skip
-    apart = len(set.union(*sessions.values())) > 1  # else the arms shared one server, and are alike in that
-    single = [name for name, numbers in sessions.items() if len(numbers) == 1]
-    if apart and single and not STATES[unit.state].launch_each:
-        found.append(
-            f"{unit.name}: each of {', '.join(single)} ran in one process, so what two launches of one arm "
-            "differ in is not in the intervals"
-        )
-    return found
-
-
-def _busy(tables: Tables) -> list[str]:
-    """Servers beside which other programs kept the processors busy."""
-    most: dict[tuple[str, str], float] = {}
-    for note in tables.results.notes:
-        if note["kind"] == "closed" and note.get("others_cpu", 0) >= BUSY:
-            place = (note["unit"], note["arm"])
-            most[place] = max(note["others_cpu"], most.get(place, 0))
-    return [
-        f"{unit}, {arm}: other programs took {percent(share)} of the processors' time meanwhile"
-        for (unit, arm), share in most.items()
-    ]
-
-
-def _ends(tables: Tables) -> list[str]:
-    """Ends that this workflow does not tell apart: without an encoder several are the same place."""
-    seen = {stage for cell in tables.cells for stage in cell.stages}
-    missing = [stage for stage in ("postprocess", "encode_mux") if stage not in seen]
-    early = [u.name for u in tables.plan.unit if u.until in ("native", "postprocess", "encode")]
-    if not early or not missing or not seen:
-        return []
-    return [
-        f"{', '.join(early)}: no run has {' or '.join(missing)}, so some of these ends are the same place"
-    ]
-
-
-def _page_cache(tables: Tables) -> list[str]:
-    """What the system kept of the model files before cold starts."""
-    cold = {unit.name for unit in tables.plan.unit if STATES[unit.state].launch_each}
-    told: dict[str, None] = {}
-    for note in tables.results.notes:
-        if note["kind"] == "session" and note["unit"] in cold and "page_cache" in note:
-            what = (
-                f"{note['unit']}: model files in the system's memory before each launch: {note['page_cache']}"
-            )
-            told[what] = None
-    return list(told)
+    """What a reader must know before trusting the figures, as sentences."""
+    return [one.text for one in cautions.find(tables)]
 
 
 # --- Markdown ----------------------------------------------------------------------------------------
@@ -227,8 +143,8 @@ def markdown(tables: Tables, found: dict[str, Any]) -> str:
         lines += ["## What each factor does", ""]
         lines += _table(EFFECT_HEADS, [effect_row(row) for row in found["effects"]])
     lines += ["## Were the arms active?", "", *_table(PROOF_HEADS, proof_rows(found))]
-    if found["warnings"]:
-        lines += ["## Beware", "", *(f"* {line}" for line in found["warnings"]), ""]
+    if found["cautions"]:
+        lines += ["## Beware", "", *(f"* {one['line']}" for one in found["cautions"]), ""]
     return "\n".join(lines)
 
 

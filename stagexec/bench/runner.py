@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from stagexec.bench import arms, schedule, units
-from stagexec.bench.plan import Arm, Plan, Unit
+from stagexec.bench import arms, progress, schedule, units
+from stagexec.bench.plan import AUTO, Arm, Plan, Unit
 from stagexec.bench.results import Record, Results, complete
+from stagexec.bench.room import Room
 
 KEPT = (
     "run_id", "prompt_id", "condition_id", "outcome", "cause", "error_stage", "error_node", "startup_class",
@@ -50,6 +51,8 @@ class Observed:
     detail: dict[str, Any]
     manifest: dict[str, Any] | None = None
     files: list[Path] = field(default_factory=list)
+    around: dict[str, Any] = field(default_factory=dict)
+    """What else the machine did meanwhile: see `load.Meter.around`."""
 
 
 class Session(Protocol):
@@ -63,6 +66,9 @@ class Session(Protocol):
 
     def settle(self) -> None:
         """Ask the server to drop its caches. Raises SessionLost."""
+
+    def room(self, more: int) -> Room:
+        """Whether `more` servers like this one, which has run its warm-ups, may live beside it."""
 
     def log(self) -> str:
         """What the server has printed."""
@@ -108,6 +114,8 @@ class Bench:
         self.out: dict[tuple[str, str], str] = {}
         """(unit, arm) -> why it takes no further part."""
         self.restarts: dict[tuple[str, str], int] = {}
+        self.room = 1
+        """How many servers may live at once now."""
         self.sessions = sum(note["kind"] == "session" for note in results.notes)
         self.end = time.monotonic() + plan.budget.minutes * 60 if plan.budget.minutes else None
         positions = {unit.name: len(units.steps(unit.state, unit.concurrency)) for unit in plan.unit}
@@ -117,7 +125,7 @@ class Bench:
 
     def run(self) -> None:
         """Everything that is not done yet. Servers are stopped however this ends."""
-        self.watch("start", {"planned": self.planned(), "done": len(self.done)})
+        self._tell("start")
         try:
             for unit in self.plan.unit:
                 self._unit(unit)
@@ -131,29 +139,75 @@ class Bench:
         finally:
             self._close_all()
 
-    def planned(self) -> int:
-        """Counted measures in all, of arms that have not dropped out."""
-        pairs = [(unit, arm) for unit in self.plan.unit for arm in self.plan.arms_of(unit)]
-        return sum(unit.pairs for unit, arm in pairs if (unit.name, arm.name) not in self.out)
-
     def _unit(self, unit: Unit) -> None:
-        state = units.STATES[unit.state]
         prompts = {arm.name: self._prepare(unit, arm) for arm in self.plan.arms_of(unit)}
         taking_part = [arm for arm in self.plan.arms_of(unit) if prompts[arm.name] is not None]
-        keys = {arm.name: arm.launch_key if state.shares_server else arm.name for arm in taking_part}
+        keys = {arm.name: self.plan.server_of(unit, arm) for arm in taking_part}
         first_of = list(keys.values())
         taking_part.sort(key=lambda arm: first_of.index(keys[arm.name]))  # arms of one server side by side
-        names = [arm.name for arm in taking_part]
         by_name = {arm.name: arm for arm in taking_part}
-        together = state.launch_each or len(set(keys.values())) <= self.plan.servers
-        plan = schedule.rounds(names, unit.pairs, self.plan.seed, unit.name, self.plan.chunk, together)
-        self._note_once("order", unit=unit.name, seed=self.plan.seed, rounds=[_told_round(r) for r in plan])
-        for block in plan:
-            for pair, name in turns(block):
-                key = (unit.name, name, pair)
-                prompt = prompts[name]
-                if key not in self.done and key[:2] not in self.out and prompt is not None:
-                    self._measure(Turn(unit, by_name[name], pair, prompt, keys[name]))
+
+        def turn(name: str, pair: int) -> Turn | None:
+            place, prompt = (unit.name, name, pair), prompts[name]
+            if place in self.done or place[:2] in self.out or prompt is None:
+                return None
+            return Turn(unit, by_name[name], pair, prompt, keys[name])
+
+        several = len(set(keys.values())) > 1 and not units.STATES[unit.state].launch_each
+        for number, block in enumerate(self._rounds(unit, keys, turn)):
+            left = [found for pair, name in schedule.turns(block) if (found := turn(name, pair))]
+            if several and left and number:
+                self._close_all()  # each round has launches of its own
+            if several and block.together:
+                for one in {found.arm.name: found for found in left}.values():
+                    self._take_seat(one)
+            for pair, name in schedule.turns(block):
+                if (found := turn(name, pair)) is not None:
+                    self._measure(found)
+
+    def _rounds(
+        self, unit: Unit, keys: dict[str, Any], turn: Callable[[str, int], Turn | None]
+    ) -> list[schedule.Round]:
+        """The unit's schedule: that of an earlier sitting, else a new one that fits the memory."""
+        own = 1 if units.STATES[unit.state].launch_each else len(set(keys.values()))
+        for note in self.results.notes:
+            if note["kind"] == "order" and note["unit"] == unit.name:
+                recorded = [_round_of(told) for told in note["rounds"]]
+                if recorded and set(keys) <= set(recorded[0].orders[0]):
+                    self.room = own if recorded[0].together else 1
+                    return recorded
+        self.room = own
+        if own > 1:
+            first = schedule.orders(list(keys), 1, self.plan.seed, unit.name)[0]
+            answer = self._ask_room(own, [one for name in first if (one := turn(name, 0))])
+            self._note("room", unit=unit.name, fits=answer.fits, why=answer.why, figures=answer.figures)
+            self.room = own if answer.fits else 1
+        count = self.plan.measures_of(unit)
+        size = progress.round_size(self.plan, unit) if own > 1 else count
+        plan = schedule.rounds(list(keys), count, self.plan.seed, unit.name, size, self.room == own)
+        self._note("order", unit=unit.name, seed=self.plan.seed, rounds=[_told_round(one) for one in plan])
+        return plan
+
+    def _ask_room(self, own: int, first: list[Turn]) -> Room:
+        """Whether all arms' servers may live at once, by what the first one takes after its warm-ups."""
+        if self.plan.servers != AUTO and int(self.plan.servers) < own:
+            return Room(False, f"the plan allows {self.plan.servers} of {own} servers at a time")
+        for turn in first:
+            self._take_seat(turn)
+            seat = self.seats.get(turn.seat_key)
+            if seat is not None:
+                return seat.session.room(own - 1)
+        return Room(False, "no server could be started")
+
+    def _take_seat(self, turn: Turn) -> None:
+        """Start and warm the arm's server before its turn; one that fails drops the arm, or is tried then."""
+        try:
+            self._seat(turn)
+        except ArmFailed as error:
+            self._drop(turn, "failed", str(error))
+        except SessionLost as error:
+            if not self._may_restart(turn, error, None):
+                self._drop(turn, "failed", f"its servers die: {error}")
 
     def _prepare(self, unit: Unit, arm: Arm) -> tuple[arms.Prompt, arms.Prompt] | None:
         """The arm's workflow and its switched one; None, and a note, when it cannot take part."""
@@ -193,7 +247,7 @@ class Bench:
                 return self._close_own(turn)
             if wrong is None:
                 self.done.add((turn.unit.name, turn.arm.name, turn.pair))
-                self.watch("measure", {"planned": self.planned(), "done": len(self.done)})
+                self._tell("measure")
                 return None
             why, attempt = wrong, attempt + 1
             self._unsettle(turn)
@@ -249,7 +303,7 @@ class Bench:
 
     def _keep(
         self, turn: Turn, session: int, step: units.Step, observed: Observed, prompt: arms.Prompt, role: str,
-        attempt: int,
+        attempt: int | None,
     ) -> Record:  # fmt: skip
         """Write a run down, with what speaks against counting it."""
         detail, unit = observed.detail, turn.unit
@@ -269,6 +323,7 @@ class Bench:
             "session": session,
             "seeds": [[n, i, prompt[n]["inputs"][i]] for n, i in units.seed_inputs(prompt)],
             "machine": self.results.header.get("machine"),
+            "around": observed.around,
             **{name: detail.get(name) for name in KEPT},
             "marks": sorted({mark["name"] for mark in detail.get("marks", ())}),
             "artifacts": [
@@ -288,8 +343,7 @@ class Bench:
         state = units.STATES[turn.unit.state]
         seat = None if state.launch_each else self.seats.get(turn.seat_key)
         if seat is None:
-            room = 1 if state.launch_each else self.plan.servers
-            if len(self.seats) >= room:
+            if len(self.seats) >= (1 if state.launch_each else self.room):
                 self._close_all()
             seat = self._open(turn, cold=state.launch_each)
         if turn.arm.name not in seat.warm:
@@ -327,7 +381,7 @@ class Bench:
         except SessionLost:
             self._close(turn.seat_key)  # the next try starts another
 
-    def _may_restart(self, turn: Turn, error: SessionLost, attempt: int) -> bool:
+    def _may_restart(self, turn: Turn, error: SessionLost, attempt: int | None) -> bool:
         """Note a death; whether one more server may be started."""
         self._note("died", unit=turn.unit.name, arm=turn.arm.name, pair=turn.pair, text=str(error))
         seat = self.seats.get(turn.seat_key)
@@ -401,15 +455,20 @@ class Bench:
     def _note(self, kind: str, **facts: Any) -> None:
         self.watch(kind, self.results.note(kind, wall=time.time_ns(), **facts))
 
-    def _note_once(self, kind: str, **facts: Any) -> None:
-        """A note that an earlier sitting may have made already."""
-        if not any(note["kind"] == kind and facts.items() <= note.items() for note in self.results.notes):
-            self._note(kind, **facts)
+    def _tell(self, name: str) -> None:
+        left = progress.launches(self.plan, self.out, self.done)
+        facts = {"planned": progress.planned(self.plan, self.out), "done": len(self.done), "launches": left}
+        self.watch(name, facts)
 
 
 def _told_round(block: schedule.Round) -> Record:
     orders = [list(order) for order in block.orders]
     return {"pairs": list(block.pairs), "orders": orders, "interleaved": block.together}
+
+
+def _round_of(told: Record) -> schedule.Round:
+    orders = tuple(tuple(order) for order in told["orders"])
+    return schedule.Round(tuple(told["pairs"]), orders, told["interleaved"])
 
 
 def _told(answer: Record) -> str:
@@ -433,10 +492,3 @@ class Turn:
     def key(self) -> tuple[str, str]:
         """The arm in the unit."""
         return self.unit.name, self.arm.name
-
-
-def turns(block: schedule.Round) -> list[tuple[int, str]]:
-    """(pair, arm) in the order of measuring."""
-    if block.together:
-        return [(pair, name) for pair, order in zip(block.pairs, block.orders, strict=True) for name in order]
-    return [(pair, name) for name in (block.orders[0] if block.orders else ()) for pair in block.pairs]

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Round:
-    """Pairs that are measured together, and for each pair the order of the arms.
+    """Measures that share their servers, and for each of them the order of the arms.
 
-    `together`: all arms have a server at the same time, so arms alternate inside a pair; otherwise each
-    arm does all pairs of the round on its own server, in the order of the first pair.
+    `together`: all arms have a server at the same time, so arms alternate inside a pair, seconds apart;
+    otherwise each arm does all measures of the round on its own server, in the order of the first one.
     """
 
     pairs: tuple[int, ...]
@@ -33,13 +33,27 @@ def orders(arms: Sequence[str], pairs: int, seed: int, unit: str) -> list[tuple[
 
 
 def rounds(arms: Sequence[str], pairs: int, seed: int, unit: str, chunk: int, together: bool) -> list[Round]:
-    """All pairs of a unit. Without room for all servers at once, rounds of at most `chunk` pairs."""
+    """All measures of a unit, in rounds of at most `chunk`; servers are started again for each round.
+
+    Two launches of one arm differ (memory layout, hash seeds, what the system had cached), so a launch and
+    not a run is what is drawn at random: with one launch an arm, ten pairs of runs say nothing of that.
+    Inside a round orders alternate when the arms are `together` (A B, B A: a straight drift cancels), and
+    from round to round when they are not.
+    """
     plan = orders(arms, pairs, seed, unit)
-    if together:
-        return [Round(tuple(range(pairs)), tuple(plan), True)]
     found = []
     for number, start in enumerate(range(0, pairs, chunk)):
         block = tuple(range(start, min(start + chunk, pairs)))
-        order = plan[0] if number % 2 == 0 else tuple(reversed(plan[0]))
-        found.append(Round(block, (order,) * len(block), False))
+        if together:
+            found.append(Round(block, tuple(plan[pair] for pair in block), True))
+        else:
+            order = plan[0] if number % 2 == 0 else tuple(reversed(plan[0]))
+            found.append(Round(block, (order,) * len(block), False))
     return found
+
+
+def turns(block: Round) -> list[tuple[int, str]]:
+    """(pair, arm) in the order of measuring."""
+    if block.together:
+        return [(pair, name) for pair, order in zip(block.pairs, block.orders, strict=True) for name in order]
+    return [(pair, name) for name in (block.orders[0] if block.orders else ()) for pair in block.pairs]

@@ -33,22 +33,31 @@ class Screen:
         self.times: dict[tuple[str, str, str], list[int]] = {}
         self.lines: list[str] = []
         self.doing = "starting"
-        self.done = self.planned = self.done_before = 0
+        self.done = self.planned = self.done_before = self.launches = 0
         self.began = time.monotonic()
+        self.opening: float | None = None
+        """Since when a server is being started; what that took so far, and how often."""
+        self.opened_s, self.opened = 0.0, 0
         self._live: Live | None = None
 
     def __call__(self, name: str, facts: Record) -> None:
         """Take one event of the runner."""
         if name in ("start", "measure"):
             self.done, self.planned = facts["done"], facts["planned"]
+            self.launches = facts.get("launches", 0)
             if name == "start":
                 self.done_before, self.began = self.done, time.monotonic()
         elif name == "run":
             self._run(facts)
         elif name == "open":
             self.doing = f"starting a server for {facts['arm']}"
-        elif (line := told(name, facts)) is not None:
-            self._line(line)
+            self._opened()  # one that failed has no session of its own
+            self.opening = time.monotonic()
+        else:
+            if name in ("session", "arm", "died"):
+                self._opened()
+            if (line := told(name, facts)) is not None:
+                self._line(line)
         if self._live is not None:
             self._live.update(self.picture())
 
@@ -78,18 +87,26 @@ class Screen:
             )
             self.console.print(escape(text), soft_wrap=True)
 
+    def _opened(self) -> None:
+        """A server is ready, or was given up: what its start took is not in the pace of the measures."""
+        if self.opening is not None:
+            self.opened_s += time.monotonic() - self.opening
+            self.opened += 1
+            self.opening = None
+
     def _line(self, line: str) -> None:
         self.lines = [*self.lines, line][-SHOWN_LINES:]
         if self._live is None:
             self.console.print(line, soft_wrap=True)
 
     def left(self) -> str:
-        """The time left at the pace so far, in words."""
+        """The time left, in words: measures at their pace so far, and launches at theirs."""
         new = self.done - self.done_before
         if not new or self.planned <= self.done:
             return "time left unknown" if self.planned > self.done else "done"
-        pace = (time.monotonic() - self.began) / new
-        return f"{human(round(pace * (self.planned - self.done) * 1e9))} left"
+        pace = max(0.0, time.monotonic() - self.began - self.opened_s) / new
+        left = pace * (self.planned - self.done) + self.launches * self.opened_s / max(1, self.opened)
+        return f"{human(round(left * 1e9))} left"
 
     def picture(self) -> Group:
         """The table of medians so far, what is being done, and the last lines."""

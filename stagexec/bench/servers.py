@@ -18,7 +18,8 @@ from typing import Any
 import msgspec
 
 from stagexec.answers import diagnose
-from stagexec.bench import arms, lab, load
+from stagexec.bench import arms, checkpoint, lab, load
+from stagexec.bench import room as memory
 from stagexec.bench.client import Client, Refused, Unreachable
 from stagexec.bench.plan import Arm
 from stagexec.bench.results import slug
@@ -84,6 +85,15 @@ def machine() -> dict[str, Any]:
     return {"name": platform.node(), "system": system, "cores": os.cpu_count(), "gpu": gpu}
 
 
+def random_weights(place: Place) -> list[str]:
+    """The workflow's model files whose weights are random, by their own mark."""
+    roots = [place.models, place.checkpoint.parent if place.checkpoint else None]
+    named = {v for n in place.workflow.values() for v in n["inputs"].values() if isinstance(v, str)}
+    names = {Path(name).name for name in named if name.endswith(".safetensors")}
+    there = (path for root in filter(None, roots) for path in root.rglob("*.safetensors"))
+    return sorted({path.name for path in there if path.name in names and checkpoint.has_random_weights(path)})
+
+
 @dataclass(frozen=True)
 class Opener:
     """Makes the lab of a worker, which has folders of its own."""
@@ -130,9 +140,11 @@ class Servers:
         facts: dict[str, Any] = {
             "page_cache": self._drop_page_cache() if page_cache == "drop" else "as it was"
         }
+        devices = memory.device_bytes()
         for tries_left in reversed(range(PORT_TRIES)):
             began = time.perf_counter_ns()
             session = self._session(arm, args)
+            session.devices_before = devices
             server = session.server
             try:
                 server.start().wait_ready(self.place.start_seconds)
@@ -234,6 +246,9 @@ class RealSession:
         self.server, self.place, self.arm = server, place, arm
         self.log_name = f"{server.base.name}.log"
         self._load = load.Meter()
+        self._meters: dict[str, load.Meter] = {}
+        """Prompt id -> what counts the machine's other work since it was queued."""
+        self.devices_before: dict[str, int] = {}
         self._client: Client | None = None
         self._condition_seconds = CONDITION_SECONDS
 
@@ -263,8 +278,11 @@ class RealSession:
     def submit(self, prompt: arms.Prompt, until: str) -> str:
         """Queue a prompt; its prompt id."""
         extra = {} if until == "delivery" else {"stagexec.until": until}
+        meter = load.Meter()
         try:
-            return self.client.submit(prompt, extra_data=extra)
+            prompt_id = self.client.submit(prompt, extra_data=extra)
+            self._meters[prompt_id] = meter
+            return prompt_id
         except Refused as problem:
             raise ArmFailed(refusal(problem)) from None
         except Unreachable as problem:
@@ -280,7 +298,22 @@ class RealSession:
             raise SessionLost(text, self._last_sight(prompt_id)) from None
         except Unreachable as problem:
             raise self._lost(problem, prompt_id) from None
-        return self._observed(self._closed(prompt_id))
+        meter = self._meters.pop(prompt_id, None)
+        around = meter.around() if meter is not None else {}
+        return replace(self._observed(self._closed(prompt_id)), around=around)
+
+    def room(self, more: int) -> memory.Room:
+        """Whether `more` servers like this one may live beside it, by what it takes after its warm-ups."""
+        import psutil  # type: ignore[import-untyped]
+
+        on_device = "--cpu" not in self.place.args and machine()["gpu"] is not None
+        try:
+            found = memory.measure(self.server.pid, self.devices_before, on_device)
+        except (psutil.Error, lab.ServerDied) as problem:
+            return memory.Room(False, f"what a server takes could not be read: {problem}")
+        if found is None:
+            return memory.Room(False, "what a server takes of the device's memory cannot be read (no NVML)")
+        return memory.judge(found, more)
 
     def settle(self) -> None:
         """Ask for models and caches to be dropped; the host does it before its next prompt."""

@@ -70,7 +70,7 @@ def cut(found: Comparison) -> str:
     amdahl = found.amdahl
     if found.total is None or amdahl is None:
         return f"{head}; no stage changed."
-    if found.total.shown == "not shown":
+    if found.total.shown == "not shown" or found.verdict == "not shown":
         return f"{head} ({found.reason}).{_shown_stages(found)}"
     moved = found.moved_ns[amdahl.stage]
     how = "less" if moved < 0 else "more"
@@ -78,7 +78,11 @@ def cut(found: Comparison) -> str:
     text += (
         f", which alone would make the total {amdahl.predicted:.3f} of what it was; seen {amdahl.seen:.3f}"
     )
-    text += ": that explains it." if amdahl.explains else ": that does not explain it."
+    if amdahl.covers is None:
+        text += ": that does not explain it."
+    else:
+        verdict = "that explains it" if amdahl.explains else "that does not explain it"
+        text += f"; it is {percent(amdahl.covers)} of the change: {verdict}."
     if amdahl.elsewhere:
         parts = [
             f"{stage} {'+' if d > 0 else '−'}{human(round(abs(d)))}" for stage, d in amdahl.elsewhere.items()
@@ -127,6 +131,8 @@ def _quality(found: Comparison) -> str:
         return "quality was not compared"
     if judged.psnr_min is None or judged.ssim_min is None:
         return f"output {judged.why}"
+    if judged.refused:
+        return f"{judged.why} (worst PSNR {judged.psnr_min:.1f} dB, worst SSIM {judged.ssim_min:.4f})"
     figures = f"worst PSNR {judged.psnr_min:.1f} dB, worst SSIM {judged.ssim_min:.4f}"
     return f"output {judged.why} ({figures})"
 
@@ -163,7 +169,9 @@ def may_i_use(tables: Tables, found: Comparison) -> str | None:
     judged, question = found.quality, tables.plan.quality.question
     if judged is None or not question:
         return None
-    if not judged.compared:
+    if judged.refused:
+        answer = "cannot tell"
+    elif not judged.compared:
         answer = "cannot tell" if judged.right else "no"
     else:
         answer = "yes" if judged.right else "no"

@@ -1,13 +1,15 @@
 """Statistics that can say no: quantiles, paired ratios with a bootstrap interval, and a verdict.
 
 The safe answer is `not shown`. A difference is shown only when the 95% interval of the paired ratio
-excludes 1 and, so that a bench of many comparisons does not find one by luck, two tests agree at the 1%
-level: a t test of the log ratios and, where there are pairs enough for it, a sign-flip test, which assumes
-no distribution.
+excludes 1 and two tests agree at `level`: a t test of the log ratios and, where there are pairs enough for
+it, a sign-flip test, which assumes no distribution. The level is such that a whole bench of arms that are
+all alike shows a difference in at most 2%; `bench/simulate/` holds that against drift and launches that
+differ.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -20,9 +22,14 @@ LEAST_PAIRS = 4
 SIGN_FLIP_FROM = 8
 """From this many pairs on a sign-flip test can reach the 1% level."""
 BOOTSTRAP_FROM = 8
-LEVEL = 0.01
-FAMILY = 0.05
-"""Chance that a unit of many arms that are all alike shows a difference in any of them."""
+LEVEL = 0.015
+"""Of a single comparison: under 2%, because the tests' own levels are met only about."""
+FAMILY = 0.02
+"""Chance that a bench of arms that are all alike shows a difference in any of them."""
+ASKED = 0.05
+"""The difference that a bench is expected to find: how many pairs that takes is told with `not shown`."""
+POWER = 0.8
+MOST_PAIRS = 100_000
 ONE_TIME = 0.8
 """From this share on, what the first run paid more than the second is a one-time cost."""
 
@@ -48,6 +55,10 @@ class Ratio(msgspec.Struct, frozen=True):
     p: float | None
     shown: str
     """`faster`, `slower` or `not shown`."""
+    needed: int | None = None
+    """Pairs that would show a difference of ASKED in 4 of 5 benches, by the spread seen; None: not known."""
+    needed_seen: int | None = None
+    """The same for the difference that was seen."""
 
 
 def summarize(values: Sequence[float]) -> Summary | None:
@@ -84,11 +95,57 @@ def paired_ratio(
     if len(pairs) < LEAST_PAIRS:
         return Ratio(len(pairs), math.exp(mean), None, None, None, "not shown")
     low, high = _interval(logs, seed)
-    p = _p_value(logs, seed)
+    p = _p_value(logs, seed, level(among))
     shown = "not shown"
     if p <= level(among) and (high < 0 or low > 0):
         shown = "faster" if mean < 0 else "slower"
-    return Ratio(len(pairs), math.exp(mean), math.exp(low), math.exp(high), p, shown)
+    spread = float(logs.std(ddof=1))
+    needed = [pairs_needed(spread, effect, level(among)) for effect in (math.log(1 + ASKED), mean)]
+    return Ratio(len(pairs), math.exp(mean), math.exp(low), math.exp(high), p, shown, *needed)
+
+
+def pairs_needed(spread: float, effect: float, at: float) -> int | None:
+    """Pairs that show a log ratio of `effect` in POWER of benches at level `at`, when pairs `spread` so much.
+
+    Exact up to 200, within 2% above that; None when it is more than MOST_PAIRS.
+    """
+    import numpy as np
+
+    counts, reach = _reaches(at)
+    enough = np.flatnonzero(reach * spread <= abs(effect))
+    return int(counts[enough[0]]) if len(enough) else None
+
+
+@functools.lru_cache(maxsize=64)
+def _reaches(at: float) -> tuple[Any, Any]:
+    """Counts of pairs, and for each how many standard deviations a difference must be to be shown."""
+    import numpy as np
+    from scipy import stats
+
+    far = np.unique(np.geomspace(200, MOST_PAIRS, 320).round().astype(int))
+    counts = np.concatenate([np.arange(LEAST_PAIRS, 200), far])
+    reach = stats.t.ppf(1 - at / 2, counts - 1) + stats.t.ppf(POWER, counts - 1)
+    return counts, reach / np.sqrt(counts)
+
+
+def at_equal(
+    logs: Sequence[float], apart: Sequence[float], least: float
+) -> tuple[float, float, float] | None:
+    """The mean log ratio at equal values of a covariate that differs by `apart` in each pair; low, high.
+
+    By least squares, with Student's 95% interval. None with fewer than six pairs, or where the covariate's
+    differences spread by less than `least`.
+    """
+    import numpy as np
+    from scipy import stats
+
+    n, x, y = len(logs), np.asarray(apart, dtype=float), np.asarray(logs, dtype=float)
+    if n < LEAST_PAIRS + 2 or float(x.std(ddof=1)) < least:
+        return None
+    fit = stats.linregress(x, y)
+    reach = float(stats.t.ppf(0.975, n - 2)) * float(fit.intercept_stderr)
+    mean = float(fit.intercept)
+    return mean, mean - reach, mean + reach
 
 
 def _interval(logs: Any, seed: int) -> tuple[float, float]:
@@ -116,8 +173,12 @@ def _interval(logs: Any, seed: int) -> tuple[float, float]:
     return mean - float(upper) * error, mean - float(lower) * error
 
 
-def _p_value(logs: Any, seed: int) -> float:
-    """The larger of the t test's and the sign-flip test's p value, two-sided, against a ratio of 1."""
+def _p_value(logs: Any, seed: int, at: float) -> float:
+    """The larger of the t test's and the sign-flip test's p value, two-sided, against a ratio of 1.
+
+    A sign-flip test of n pairs cannot go below 2 ÷ 2^n (or 1 in 4096 drawn patterns). Where that is above the
+    level `at`, as it is with many comparisons, its least value is all that can be asked of it.
+    """
     n = len(logs)
     spread = float(logs.std(ddof=1))
     if spread <= 1e-12:
@@ -126,7 +187,10 @@ def _p_value(logs: Any, seed: int) -> float:
         from scipy import stats
 
         t = float(stats.ttest_1samp(logs, 0.0).pvalue)
-    return t if n < SIGN_FLIP_FROM else max(t, _sign_flip(logs, seed))
+    if n < SIGN_FLIP_FROM:
+        return t
+    flip, least = _sign_flip(logs, seed), (2 / 2**n if n <= 12 else 1 / 4097)
+    return t if least > at and flip <= least * (1 + 1e-9) else max(t, flip)
 
 
 def _sign_flip(logs: Any, seed: int) -> float:
@@ -198,10 +262,15 @@ def one_time(first: Sequence[float], second: Sequence[float], is_once: bool = Tr
     return OneTime(len(shares), share, reading)
 
 
+EXPLAINS = (0.8, 1.25)
+"""A stage explains a change of the total when its own change is this share of it, opposing ones counted."""
+
+
 class Amdahl(msgspec.Struct, frozen=True):
     """Whether the stage that changed most explains the total. Times in ns, medians.
 
-    `predicted` is the total's ratio if only this stage had changed, `seen` the ratio that was measured.
+    `predicted` is the total's ratio if only this stage had changed, `seen` the ratio that was measured;
+    `covers` the stage's change as a share of the total's (None when the total did not change).
     """
 
     stage: str
@@ -212,15 +281,11 @@ class Amdahl(msgspec.Struct, frozen=True):
     explains: bool
     elsewhere: dict[str, float]
     """stage -> ns it changed by, for the other stages that moved by 2% of the total or more."""
+    covers: float | None = None
 
 
-def amdahl(
-    stages: dict[str, float], reference: dict[str, float], low: float | None, high: float | None
-) -> Amdahl | None:
-    """The Amdahl check of two ledgers given as median ns by stage; `low` and `high` bound the ratio seen.
-
-    The predicted ratio explains the one seen when it lies in that interval, or within 2% of what was seen.
-    """
+def amdahl(stages: dict[str, float], reference: dict[str, float]) -> Amdahl | None:
+    """The Amdahl check of two ledgers given as median ns by stage."""
     total, before = sum(stages.values()), sum(reference.values())
     moved = {name: stages.get(name, 0.0) - reference.get(name, 0.0) for name in {**reference, **stages}}
     if before <= 0 or not any(moved.values()):
@@ -229,7 +294,7 @@ def amdahl(
     share = reference.get(main, 0.0) / before
     k = stages.get(main, 0.0) / reference[main] if reference.get(main) else None
     predicted = (1 - share) + share * k if k is not None else 1 + moved[main] / before
-    seen = total / before
-    inside = low is not None and high is not None and low <= predicted <= high
+    covers = moved[main] / (total - before) if total != before else None
+    explains = covers is not None and EXPLAINS[0] <= covers <= EXPLAINS[1]
     elsewhere = {n: d for n, d in moved.items() if n != main and abs(d) >= 0.02 * before}
-    return Amdahl(main, share, k, predicted, seen, inside or abs(predicted - seen) <= 0.02, elsewhere)
+    return Amdahl(main, share, k, predicted, total / before, explains, elsewhere, covers)

@@ -11,7 +11,7 @@ import msgspec
 
 from stagexec.answers.explain import COMPLETE
 from stagexec.answers.words import many
-from stagexec.bench import stats, units
+from stagexec.bench import checks, launches, stats, units
 from stagexec.bench.plan import Plan, Unit
 from stagexec.bench.quality import Judgement, Likeness, compare, judge
 from stagexec.bench.results import Record, Results, complete
@@ -61,6 +61,9 @@ class Comparison(msgspec.Struct):
     reason: str
     ranked: bool
     pairs: int = 0
+    """Independent measures: pairs of launches, or of runs where all arms share one process."""
+    runs: int = 0
+    """Pairs of runs in them."""
     total: stats.Ratio | None = None
     stages: dict[str, stats.Ratio] = {}
     moved_ns: dict[str, float] = {}
@@ -70,6 +73,8 @@ class Comparison(msgspec.Struct):
     likeness: list[Likeness] = []
     same: dict[str, bool] = {}
     """Were executed nodes, cache hits and the end of delivery the same?"""
+    control: checks.Control | None = None
+    adjusted: list[checks.Adjusted] = []
 
 
 class Tables:
@@ -82,9 +87,13 @@ class Tables:
         self.measures = complete(results.runs, positions)
         self.cells: list[Cell] = []
         self.comparisons: list[Comparison] = []
-        for unit in self.plan.unit:
-            for step in units.steps(unit.state, unit.concurrency):
-                self._position(unit, step.position)
+        places = [(u, s.position) for u in self.plan.unit for s in units.steps(u.state, u.concurrency)]
+        for unit, position in places:
+            self.cells += [self._cell(unit, position, arm.name) for arm in self.plan.arms_of(unit)]
+        self.family = self._family()
+        """How many comparisons the bench makes: each is held to a level that all of them share."""
+        for unit, position in places:
+            self._position(unit, position)
 
     def cell(self, unit: str, position: str, arm: str) -> Cell:
         """The cell of an arm in a position of a unit; KeyError."""
@@ -105,8 +114,6 @@ class Tables:
 
     def _position(self, unit: Unit, position: str) -> None:
         arms = self.plan.arms_of(unit)
-        for arm in arms:
-            self.cells.append(self._cell(unit, position, arm.name))
         reference = self.plan.reference_arm
         for arm in arms if any(arm.name == reference for arm in arms) else ():
             if arm.name != reference:
@@ -158,7 +165,7 @@ class Tables:
                 return found
         a, b = (self.good(unit, position, name) for name in (arm, reference))
         pairs = sorted(set(a) & set(b))
-        found.pairs = len(pairs)
+        found.pairs = found.runs = len(pairs)
         if reason := comparable([*a.values(), *b.values()]):
             found.reason = reason
             return found
@@ -173,34 +180,52 @@ class Tables:
         return {pair: run for pair, run in runs.items() if run["outcome"] in COMPLETE}
 
     def _times(self, found: Comparison, ours: Sequence[Record], theirs: Sequence[Record]) -> None:
-        seed = self.plan.seed
-        among = self._among(found)
-        found.total = stats.paired_ratio(
-            [r["total_ns"] for r in ours], [r["total_ns"] for r in theirs], seed, among
-        )
+        if not ours:
+            found.reason = "no pair of complete runs"
+            return
+        seed, groups = self.plan.seed, launches.blocks((ours, theirs))
         names = list(dict.fromkeys(name for run in [*theirs, *ours] for name in run["stages"]))
+
+        def ratio(name: str, among: int) -> stats.Ratio | None:
+            sides = launches.collapse(ours, theirs, groups, lambda run: _time(run, name))
+            return stats.paired_ratio(*sides, seed, among)
+
+        found.pairs, found.total = len(groups), ratio("total", self.family)
         medians: list[dict[str, float]] = []
         for side in (ours, theirs):
             each = {n: stats.summarize([r["stages"].get(n, 0) for r in side]) for n in names}
             medians.append({name: summary.p50 for name, summary in each.items() if summary})
-        for name in names:
-            sides = [[r["stages"].get(name, 0) for r in side] for side in (ours, theirs)]
-            ratio = stats.paired_ratio(sides[0], sides[1], seed, len(names))
-            if ratio is not None:
-                found.stages[name] = ratio
+        found.stages = {n: r for n in names if (r := ratio(n, len(names) * self.family)) is not None}
         found.moved_ns = {n: medians[0].get(n, 0.0) - medians[1].get(n, 0.0) for n in names}
         if found.total is None:
             found.reason = "no pair of complete runs"
             return
         found.verdict = found.total.shown
-        found.reason = _spoken(found.total, stats.level(among))
-        found.amdahl = stats.amdahl(medians[0], medians[1], found.total.low, found.total.high)
+        found.reason = _spoken(found, found.total, stats.level(self.family))
+        found.amdahl = stats.amdahl(medians[0], medians[1])
+        self._checks(found, found.total, ours, theirs, groups)
 
-    def _among(self, found: Comparison) -> int:
-        """How many comparisons the unit makes."""
-        unit = next(one for one in self.plan.unit if one.name == found.unit)
-        arms = [self.cell(found.unit, found.position, arm.name).status for arm in self.plan.arms_of(unit)]
-        return (arms.count("measured") - 1) * len(units.steps(unit.state, unit.concurrency))
+    def _checks(
+        self, found: Comparison, total: stats.Ratio, ours: Sequence[Record], theirs: Sequence[Record],
+        groups: list[list[int]],
+    ) -> None:  # fmt: skip
+        """What may take the verdict back: the negative control and the load of other programs."""
+        stages = self.plan.control_of(found.arm)
+        if stages:
+            found.control = checks.control(stages, ours, theirs, groups, total, self.plan.seed)
+        found.adjusted = checks.adjusted(ours, theirs, groups, total)
+        against = [one.says for one in (found.control, *found.adjusted) if one is not None and one.veto]
+        if against:
+            found.verdict = "not shown"
+            found.reason += f"; it would be {total.shown}, but {'; '.join(against)}"
+
+    def _family(self) -> int:
+        """Comparisons and, of a factorial plan, main effects that this bench can make."""
+        measured = {(c.unit, c.position, c.arm) for c in self.cells if c.status == "measured"}
+        found = sum(arm != self.plan.reference_arm for _, _, arm in measured)
+        levels = {pair for arm in self.plan.arm for pair in arm.levels.items()}
+        effects = len(levels) - len({factor for factor, _ in levels})
+        return max(1, found + effects * len(self.plan.unit))
 
     def _quality(
         self, found: Comparison, ours: Sequence[Record], theirs: Sequence[Record], cell: Cell
@@ -216,7 +241,8 @@ class Tables:
             compare([folder / f for f in a["files"]], [folder / f for f in b["files"]])
             for a, b in zip(ours, theirs, strict=True)
         ]
-        found.quality = judge(found.likeness, self.plan.quality)
+        random = self.results.header.get("random_weights") or []
+        found.quality = judge(found.likeness, self.plan.quality, random=bool(random))
         if found.likeness and not found.quality.right:
             found.verdict, found.reason = "wrong output", found.quality.why
 
@@ -358,14 +384,26 @@ def _sameness(ours: Cell, theirs: Cell, a: Any, b: Any) -> dict[str, bool]:
     }
 
 
-def _spoken(ratio: stats.Ratio, level: float) -> str:
+def _spoken(found: Comparison, ratio: stats.Ratio, level: float) -> str:
     if ratio.low is None or ratio.high is None:
         few = f"{many(ratio.n, 'pair')} {'is' if ratio.n == 1 else 'are'} too few"
+        if ratio.n < found.runs:
+            few += f" (the {found.runs} runs of each arm share launches, and a launch is what counts)"
         return f"{few} to show a difference, {stats.LEAST_PAIRS} are needed"
     text = f"ratio {ratio.ratio:.3f}, 95% interval {ratio.low:.3f} to {ratio.high:.3f}, {ratio.n} pairs"
-    if ratio.shown == "not shown" and not ratio.low <= 1 <= ratio.high:
-        text += f"; the interval excludes 1, but p = {ratio.p:.4f} is above {level:.4f}"
+    if ratio.shown == "not shown":
+        if not ratio.low <= 1 <= ratio.high:
+            text += f"; the interval excludes 1, but p = {ratio.p:.4f} is above {level:.4f}"
+        text += f"; {_needed(ratio)}"
     return text
+
+
+def _needed(ratio: stats.Ratio) -> str:
+    """How many pairs would decide it, by the spread that was seen."""
+    most = f"more than {stats.MOST_PAIRS}"
+    asked = f"{ratio.needed or most} pairs would show a difference of {stats.ASKED:.0%} in 4 of 5 benches"
+    seen = abs(ratio.ratio - 1)
+    return f"{asked}, {ratio.needed_seen or most} the {seen:.1%} seen"
 
 
 def load(folder: Path) -> Tables:

@@ -32,7 +32,7 @@ class BenchFailed(click.ClickException):
 
 
 @click.command("bench")
-@click.argument("words", nargs=-1, required=True, metavar="PLAN | report DIR")
+@click.argument("words", nargs=-1, required=True, metavar="PLAN | list | report DIR")
 @click.option("--workflow", metavar="FILE", help="A workflow in API format, in place of the plan's.")
 @click.option("--out", metavar="DIR", help=f"Result folder; by default a new one in {BENCHES}.")
 @click.option("--resume", is_flag=True, help="Go on with a result that was cut short; by default the last.")
@@ -49,10 +49,14 @@ class BenchFailed(click.ClickException):
 @click.option("--set", "sets", multiple=True, metavar="NODE.INPUT=VALUE", help="Change the workflow.")
 @common.json_option
 def command(words: tuple[str, ...], as_json: bool, **options: Any) -> None:
-    """Run PLAN (a TOML file, or the name of a shipped one), or rebuild the report of a result folder."""
+    """Run PLAN (a TOML file, or the name of a shipped one: `list` names them), or rebuild a report."""
     from stagexec.bench import against, needs, results
 
     try:
+        if words[0] == "list":
+            if len(words) != 1:
+                raise common.BadInput("stagexec bench list takes no further word")
+            return list_plans(as_json)
         needs.require()
         if words[0] == "report":
             if len(words) != 2:
@@ -63,9 +67,27 @@ def command(words: tuple[str, ...], as_json: bool, **options: Any) -> None:
             folder = run_plan(words[0], options)
         else:
             raise common.BadInput(f"one plan at a time, not {' '.join(words)}")
-        show(folder, as_json, options)
+        return show(folder, as_json, options)
     except (needs.Missing, results.ResultError, against.NotComparable) as problem:
         raise common.BadInput(str(problem)) from None
+
+
+def list_plans(as_json: bool) -> None:
+    """Every shipped plan: what it is for, its units and arms, and the runs that it counts."""
+    from stagexec.bench import plan as plans
+    from stagexec.views import text
+
+    found = []
+    for plan in plans.shipped():
+        counted = sum(plan.measures_of(unit) * len(plan.arms_of(unit)) for unit in plan.unit)
+        row = {"name": plan.name, "about": plan.about, "units": [unit.name for unit in plan.unit]}
+        found.append({**row, "arms": [arm.name for arm in plan.arm], "counted": counted})
+    if as_json:
+        return common.print_json(found)
+    out = text.console()
+    for row in found:
+        size = f"{len(row['units'])} unit(s), {len(row['arms'])} arm(s), {row['counted']} counted measures"
+        out.print(f"[bold]{row['name']}[/]: {text.text(row['about'])} ({size})", soft_wrap=True)
 
 
 def show(folder: pathlib.Path, as_json: bool, options: dict[str, Any]) -> None:
@@ -190,7 +212,7 @@ def shortened(plan: Plan, options: dict[str, Any]) -> Plan:
         units = [u if STATES[u.state].launch_each else replace(u, warmup=options["warmup"]) for u in units]
     arms = [arm for arm in plan.arm if not options["only_arms"] or arm.name in options["only_arms"]]
     reference = plan.reference if plan.reference in [arm.name for arm in arms] else None
-    servers = options["servers"] or plan.servers
+    servers = plan.servers if options["servers"] is None else options["servers"]
     return replace(plan, unit=units, arm=arms, reference=reference, servers=servers)
 
 
@@ -293,6 +315,7 @@ def open_results(
         "host": str(place.comfyui),
         "stagexec": __version__,
         "made": f"{now:%Y-%m-%dT%H:%M:%SZ}",
+        "random_weights": servers.random_weights(place),
         "workflow_file": pathlib.Path(options["workflow"] or plan.workflow).name,
     }
     out = pathlib.Path(options["out"]) if options["out"] else None
@@ -384,6 +407,6 @@ def print_report(found: dict[str, Any], folder: pathlib.Path) -> None:
     for (status, name, reason), where in units.items():
         said = f"{text.text(', '.join(where))}, {text.text(name)}: {text.text(reason)}"
         out.print(f"[red]{text.text(status)}[/] {said}", soft_wrap=True)
-    for warning in found["warnings"]:
-        out.print(f"[yellow]beware[/]: {text.text(warning)}", soft_wrap=True)
+    for caution in found["cautions"]:
+        out.print(f"[yellow]beware[/]: {text.text(caution['line'])}", soft_wrap=True)
     out.print(f"report: {text.text(folder / MARKDOWN)}, {PAGE}, {JSON}", soft_wrap=True)

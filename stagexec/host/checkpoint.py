@@ -44,6 +44,8 @@ VAE: dict[str, Any] = {
     "attn_resolutions": [],
     "dropout": 0.0,
 }
+MARK = {"stagexec.random_weights": "seeded random numbers: no trained model"}
+"""In the file's metadata: what pictures of such a model look like says nothing of quality."""
 WIDEST_WEIGHT = 0.02
 """Upper limit of a weight's standard deviation: activations stay small enough for fp16."""
 
@@ -103,7 +105,7 @@ def write(weights: Mapping[str, Any], path: Path) -> None:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    save_file(dict(weights), str(partial), metadata={"format": "pt"})
+    save_file(dict(weights), str(partial), metadata={"format": "pt", **MARK})
     partial.chmod(0o644)  # safetensors makes it private; other users' servers may read a shared one
     os.replace(partial, path)
 

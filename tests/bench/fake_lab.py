@@ -9,6 +9,7 @@ from typing import Any
 
 from stagexec.bench import units
 from stagexec.bench.plan import Arm
+from stagexec.bench.room import Room
 from stagexec.bench.runner import ArmFailed, Observed, SessionLost
 
 MS = 1_000_000
@@ -41,11 +42,14 @@ class FakeLab:
         fails_to_open: Mapping[str, str] | None = None,
         image: Callable[[str, int], Path] | None = None,
         seed: int = 0,
+        fits: bool = True,
+        others: Callable[[str, int], float] | None = None,
     ) -> None:
         self.speed, self.noise = speed or {}, noise
         self.script, self.missing = script or {}, missing or {}
         self.fails_to_open, self.image = fails_to_open or {}, image
         self.draw = random.Random(seed)
+        self.fits, self.others = fits, others
         self.opened: list[tuple[str, tuple[str, ...]]] = []
         self.alive = 0
         self.most_alive = 0
@@ -110,11 +114,16 @@ class FakeSession:
             raise SessionLost("the server ended with code 3", Observed(run))
         seed = prompt["3"]["inputs"]["seed"]
         files = [self.lab.image(self.arm, seed)] if self.lab.image else []
-        return Observed(run, {"attention_backend": self.arm, "cache_mode": "classic"}, files)
+        number = int(prompt_id.rpartition("-")[2])
+        around = {} if self.lab.others is None else {"others_cpu": self.lab.others(self.arm, number)}
+        return Observed(run, {"attention_backend": self.arm, "cache_mode": "classic"}, files, around)
 
     def settle(self) -> None:
         self.known.clear()
         self.loaded = False
+
+    def room(self, more: int) -> Room:
+        return Room(self.lab.fits, f"{more} more do{'' if self.lab.fits else ' not'} fit")
 
     def log(self) -> str:
         return f"Using {self.arm} attention\n"
