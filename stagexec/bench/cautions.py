@@ -90,8 +90,8 @@ def _order(tables: Tables, unit: Unit) -> list[Caution]:
         found.append(
             Caution(
                 "not interleaved",
-                f"{unit.name}: {why}, so arms took turns in rounds, each on servers of its own: the runs of a "
-                "pair lie as far apart as a launch takes",
+                f"{unit.name}: {why}, so arms took turns in rounds, each on servers of its own: the "
+                "runs of a pair lie as far apart as a launch takes",
                 unit.name,
                 figures={"rounds": len(rounds(tables, unit)), "room": noted[-1]["figures"] if noted else []},
                 advice="Fewer arms (`--arm`), or a machine with more memory, let them alternate in seconds.",
@@ -108,8 +108,8 @@ def _order(tables: Tables, unit: Unit) -> list[Caution]:
         found.append(
             Caution(
                 "one launch",
-                f"{unit.name}: each of {', '.join(single)} ran in one process, and what two launches of one arm "
-                "differ in cannot be told from what the arms differ in",
+                f"{unit.name}: each of {', '.join(single)} ran in one process, and what two launches of "
+                "one arm differ in cannot be told from what the arms differ in",
                 unit.name,
                 figures={name: len(numbers) for name, numbers in sessions.items()},
                 advice="More pairs (`counted`) or fewer in a round (`chunk`) give more launches.",

@@ -46,6 +46,7 @@ class BenchFailed(click.ClickException):
 @click.option("--counted", type=click.IntRange(1), help="Counted runs, in place of the plan's.")
 @click.option("--warmup", type=click.IntRange(0), help="Runs not counted, in place of the plan's.")
 @click.option("--servers", type=click.IntRange(1), help="Servers at once, in place of the plan's.")
+@click.option("--repeats", type=click.IntRange(1), help="Runs of each arm in a pair, in place of the plan's.")
 @click.option("--set", "sets", multiple=True, metavar="NODE.INPUT=VALUE", help="Change the workflow.")
 @common.json_option
 def command(words: tuple[str, ...], as_json: bool, **options: Any) -> None:
@@ -56,7 +57,8 @@ def command(words: tuple[str, ...], as_json: bool, **options: Any) -> None:
         if words[0] == "list":
             if len(words) != 1:
                 raise common.BadInput("stagexec bench list takes no further word")
-            return list_plans(as_json)
+            list_plans(as_json)
+            return
         needs.require()
         if words[0] == "report":
             if len(words) != 2:
@@ -67,7 +69,7 @@ def command(words: tuple[str, ...], as_json: bool, **options: Any) -> None:
             folder = run_plan(words[0], options)
         else:
             raise common.BadInput(f"one plan at a time, not {' '.join(words)}")
-        return show(folder, as_json, options)
+        show(folder, as_json, options)
     except (needs.Missing, results.ResultError, against.NotComparable) as problem:
         raise common.BadInput(str(problem)) from None
 
@@ -77,13 +79,14 @@ def list_plans(as_json: bool) -> None:
     from stagexec.bench import plan as plans
     from stagexec.views import text
 
-    found = []
+    found: list[dict[str, Any]] = []
     for plan in plans.shipped():
         counted = sum(plan.measures_of(unit) * len(plan.arms_of(unit)) for unit in plan.unit)
         row = {"name": plan.name, "about": plan.about, "units": [unit.name for unit in plan.unit]}
         found.append({**row, "arms": [arm.name for arm in plan.arm], "counted": counted})
     if as_json:
-        return common.print_json(found)
+        common.print_json(found)
+        return
     out = text.console()
     for row in found:
         size = f"{len(row['units'])} unit(s), {len(row['arms'])} arm(s), {row['counted']} counted measures"
@@ -213,7 +216,8 @@ def shortened(plan: Plan, options: dict[str, Any]) -> Plan:
     arms = [arm for arm in plan.arm if not options["only_arms"] or arm.name in options["only_arms"]]
     reference = plan.reference if plan.reference in [arm.name for arm in arms] else None
     servers = plan.servers if options["servers"] is None else options["servers"]
-    return replace(plan, unit=units, arm=arms, reference=reference, servers=servers)
+    repeats = plan.repeats if options["repeats"] is None else options["repeats"]
+    return replace(plan, unit=units, arm=arms, reference=reference, servers=servers, repeats=repeats)
 
 
 def on_cluster(plan: Plan) -> Plan:
@@ -339,7 +343,7 @@ def again(name: str, options: dict[str, Any], folder: pathlib.Path) -> str:
     words = ["stagexec", "bench", name, "--resume", "--out", str(folder)]
     for option, key in (("unit", "only_units"), ("arm", "only_arms"), ("set", "sets")):
         words += [word for value in options[key] for word in (f"--{option}", value)]
-    for option in ("workflow", "comfyui", "models", "counted", "warmup", "servers", "against"):
+    for option in ("workflow", "comfyui", "models", "counted", "warmup", "repeats", "servers", "against"):
         if options[option] is not None:
             words += [f"--{option}", str(options[option])]
     words += ["--ray"] if options["ray"] else []

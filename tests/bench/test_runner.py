@@ -16,7 +16,9 @@ UNIT = '[[unit]]\nname = "M03"\nstate = "recompute"\n'
 
 
 def make(text: str) -> plan.Plan:
-    return plan.parse(f'name = "test"\n{text}')
+    """A plan whose arms make one run a pair, where the test does not say otherwise."""
+    repeats = "" if "repeats =" in text else "repeats = 1\n"
+    return plan.parse(f'name = "test"\n{repeats}{text}')
 
 
 def bench(folder: Path, text: str, lab: FakeLab, resume: bool = False) -> runner.Bench:
@@ -43,7 +45,8 @@ def test_each_arm_gets_three_warm_ups_and_ten_counted_runs_with_the_same_seeds(t
     lab = FakeLab()
     one = bench(tmp_path / "r", "servers = 2\n" + ARMS + UNIT, lab)
     roles = Counter((run["arm"], run["role"]) for run in one.results.runs)
-    assert roles == {("a", "warmup"): 3, ("b", "warmup"): 3, ("a", "counted"): 10, ("b", "counted"): 10}
+    assert roles == {("a", "warmup"): 30, ("b", "warmup"): 30, ("a", "counted"): 10, ("b", "counted"): 10}
+    assert len({run["session"] for run in one.results.runs}) == 20
     seeds = {arm: [run["seeds"] for run in counted(one) if run["arm"] == arm] for arm in "ab"}
     assert seeds["a"] == seeds["b"]
     assert len({str(seed) for seed in seeds["a"]}) == 10
@@ -69,21 +72,90 @@ def test_another_seed_is_another_order_and_the_same_seed_the_same() -> None:
     assert schedule.orders(arms, 10, 1, "u") != schedule.orders(arms, 10, 2, "u")
 
 
-def test_without_room_for_all_servers_arms_take_turns_in_rounds(tmp_path: Path) -> None:
+def test_without_room_for_all_servers_arms_take_turns_in_rounds_of_one_launch_each(tmp_path: Path) -> None:
     lab = FakeLab()
     one = bench(tmp_path / "r", "servers = 1\nchunk = 5\n" + ARMS + UNIT, lab)
     assert lab.most_alive == 1
     names = [name for name, _ in lab.opened]
     assert sorted(names[:2]) == ["a", "b"]
-    assert names[2:] == [names[1], names[0]] or names == [names[0], names[1], names[0]]
+    assert names[2:] == [names[1], names[0]]
     assert len(counted(one)) == 20
+    (room,) = notes(one, "room")
+    assert (room["fits"], room["why"]) == (False, "the plan allows 1 of 2 servers at a time")
+
+
+def test_every_pair_has_launches_of_its_own_and_its_runs_follow_each_other(tmp_path: Path) -> None:
+    lab = FakeLab()
+    one = bench(tmp_path / "r", ARMS + UNIT + "counted = 4\n", lab)
+    assert lab.most_alive == 2
+    assert [name for name, _ in lab.opened] == [arm for o in rounds_of(one) for arm in o]
+    by_pair = {pair: [run["session"] for run in counted(one) if run["pair"] == pair] for pair in range(4)}
+    assert sorted(number for numbers in by_pair.values() for number in numbers) == list(range(1, 9))
+    roles = [run["role"] for run in one.results.runs]  # both arms are warm before either is measured
+    assert roles == (["warmup"] * 6 + ["counted"] * 2) * 4
+
+
+def rounds_of(one: runner.Bench) -> list[list[str]]:
+    (noted,) = notes(one, "order")
+    return [block["orders"][0] for block in noted["rounds"]]
+
+
+def test_two_runs_of_a_pair_are_in_the_order_a_b_b_a_on_the_same_launches(tmp_path: Path) -> None:
+    one = bench(tmp_path / "r", "repeats = 2\n" + ARMS + UNIT + "counted = 3\n", FakeLab())
+    runs = counted(one)
+    assert len(runs) == 12
+    for number in range(3):
+        four = runs[number * 4 : number * 4 + 4]
+        arms = [run["arm"] for run in four]
+        assert arms in (["a", "b", "b", "a"], ["b", "a", "a", "b"])
+        assert len({(run["arm"], run["session"]) for run in four}) == 2
+
+
+def test_where_memory_does_not_allow_it_each_arm_has_its_launch_alone_and_a_note_says_why(
+    tmp_path: Path,
+) -> None:
+    lab = FakeLab(fits=False)
+    one = bench(tmp_path / "r", ARMS + UNIT + "counted = 4\n", lab)
+    assert lab.most_alive == 1
+    assert len(lab.opened) == 8
+    (room,) = notes(one, "room")
+    assert (room["fits"], room["why"]) == (False, "1 more do not fit")
+    assert [block["interleaved"] for block in notes(one, "order")[0]["rounds"]] == [False] * 4
+    first = [block[0] for block in rounds_of(one)]
+    assert sorted(first) == ["a", "a", "b", "b"]
+    assert first[0] != first[1]
+
+
+def test_the_first_server_shows_what_all_of_them_need_and_is_not_started_twice(tmp_path: Path) -> None:
+    lab = FakeLab()
+    one = bench(tmp_path / "r", ARMS + UNIT + "counted = 1\n", lab)
+    assert len(lab.opened) == 2
+    kinds = [note["kind"] for note in one.results.notes]
+    assert kinds.index("session") < kinds.index("room") < kinds.index("order")
+
+
+def test_a_bench_that_is_gone_on_with_keeps_its_order_whatever_memory_there_is_now(tmp_path: Path) -> None:
+    cut = FakeLab(fits=False)
+    cut.interrupt_after = 9
+    with pytest.raises(KeyboardInterrupt):
+        bench(tmp_path / "r", ARMS + UNIT, cut)
+    one = bench(tmp_path / "r", ARMS + UNIT, FakeLab(fits=True), resume=True)
+    assert len(notes(one, "order")) == len(notes(one, "room")) == 1
+    assert not any(block["interleaved"] for block in notes(one, "order")[0]["rounds"])
+    assert len(counted(one)) == 20
+
+
+def test_a_server_that_fails_before_its_turn_costs_its_arm_alone(tmp_path: Path) -> None:
+    one = bench(tmp_path / "r", ARMS + UNIT, FakeLab(script={("b", 1): "die"}))
+    assert Counter(run["arm"] for run in counted(one)) == {"a": 10, "b": 10}
+    assert len(notes(one, "died")) == 1
 
 
 def test_several_servers_live_at_once_only_where_the_plan_allows(tmp_path: Path) -> None:
     lab = FakeLab()
     bench(tmp_path / "r", "servers = 2\n" + ARMS + UNIT, lab)
     assert lab.most_alive == 2
-    assert len(lab.opened) == 2
+    assert len(lab.opened) == 20
 
 
 def test_a_cold_unit_starts_a_process_for_each_run(tmp_path: Path) -> None:

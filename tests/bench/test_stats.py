@@ -44,11 +44,54 @@ def test_of_twelve_equal_arms_none_is_shown_to_differ_in_95_of_100_benches() -> 
 
 
 def test_many_comparisons_are_each_held_to_a_stricter_level() -> None:
-    assert [stats.level(count) for count in (0, 1, 5)] == [stats.LEVEL] * 3
-    assert stats.level(11) == pytest.approx(0.05 / 11)
+    assert [stats.level(count) for count in (0, 1)] == [stats.LEVEL] * 2
+    assert [stats.level(count) for count in (2, 11)] == pytest.approx([stats.FAMILY / 2, stats.FAMILY / 11])
     slow = [1.02, 1.05, 1.03, 1.06, 1.04, 1.01, 1.05, 1.03, 1.02, 1.04]
-    told = [stats.paired_ratio(slow, [1.0] * 10, among=count) for count in (11, 200)]
+    told = [stats.paired_ratio(slow, [1.0] * 10, among=count) for count in (11, 2000)]
     assert [one.shown for one in told if one is not None] == ["slower", "not shown"]
+
+
+def test_many_comparisons_can_still_show_a_difference_at_ten_pairs() -> None:
+    """A sign-flip test of ten pairs cannot go below 2 in 1024, which is above the level of 20 comparisons."""
+    assert stats.level(20) < 2 / 1024
+    found = stats.paired_ratio([1.5 + 0.01 * n for n in range(10)], [1.0] * 10, among=20)
+    assert found is not None
+    assert found.shown == "slower"
+
+
+def test_the_pairs_that_are_asked_for_show_the_difference_in_4_of_5_benches() -> None:
+    needed = stats.pairs_needed(0.05, math.log(1.05), 0.015)
+    assert needed is not None
+    assert 10 <= needed <= 16
+    rng = np.random.default_rng(11)
+    found = [
+        stats.paired_ratio(list(1.05 * np.exp(rng.normal(0, 0.05, needed))), [1.0] * needed, seed)
+        for seed in range(300)
+    ]
+    assert 0.72 <= sum(one is not None and one.shown == "slower" for one in found) / 300 <= 0.9
+
+
+def test_more_spread_needs_more_pairs_and_no_number_is_made_up_for_no_difference() -> None:
+    few, many = (stats.pairs_needed(spread, 0.05, 0.01) for spread in (0.02, 0.2))
+    assert few is not None
+    assert many is not None
+    assert few < 10 < many
+    assert stats.pairs_needed(0.0, 0.05, 0.01) == stats.LEAST_PAIRS
+    assert stats.pairs_needed(0.05, 0.0, 0.01) is None
+    assert stats.pairs_needed(0.05, 1e-9, 0.01) is None
+
+
+def test_a_covariate_that_explains_the_difference_leaves_none_at_equal_values() -> None:
+    rng = np.random.default_rng(12)
+    load = rng.uniform(0.0, 0.4, 12)
+    logs = 0.5 * load + rng.normal(0, 0.005, 12)
+    found = stats.at_equal(list(logs), list(load), 0.01)
+    assert found is not None
+    mean, low, high = found
+    assert low < 0 < high
+    assert abs(mean) < 0.02
+    assert stats.at_equal(list(logs), [0.1] * 12, 0.01) is None
+    assert stats.at_equal(list(logs[:5]), list(load[:5]), 0.01) is None
 
 
 @pytest.mark.parametrize("effect", [1.05, 0.95])
@@ -154,19 +197,24 @@ def test_the_first_run_against_the_second_is_read_by_the_rule_of_0_8(
 
 
 def test_a_stage_that_alone_became_faster_explains_the_total() -> None:
-    found = stats.amdahl(
-        {"sampling": 40.0, "vae_decode": 20.0}, {"sampling": 80.0, "vae_decode": 20.0}, 0.5, 0.7
-    )
+    found = stats.amdahl({"sampling": 40.0, "vae_decode": 20.0}, {"sampling": 80.0, "vae_decode": 20.0})
     assert found is not None
     assert (found.stage, found.explains, found.elsewhere) == ("sampling", True, {})
     assert found.predicted == pytest.approx(0.6)
     assert found.stage_ratio == pytest.approx(0.5)
 
 
+def test_a_stage_that_covers_less_than_half_of_the_change_does_not_explain_it() -> None:
+    """Two stages fell, 43 and 57 parts of 100: neither is the explanation, however near the totals lie."""
+    found = stats.amdahl({"a": 957.0, "b": 8986.0, "c": 0.0}, {"a": 1000.0, "b": 9000.0, "c": 43.0})
+    assert found is not None
+    assert found.covers == pytest.approx(0.43)
+    assert abs(found.predicted - found.seen) < 0.02
+    assert not found.explains
+
+
 def test_a_cost_that_moved_to_another_stage_is_named() -> None:
-    found = stats.amdahl(
-        {"sampling": 40.0, "vae_decode": 55.0}, {"sampling": 80.0, "vae_decode": 20.0}, 0.94, 0.96
-    )
+    found = stats.amdahl({"sampling": 40.0, "vae_decode": 55.0}, {"sampling": 80.0, "vae_decode": 20.0})
     assert found is not None
     assert not found.explains
     assert found.elsewhere == {"vae_decode": 35.0}
@@ -174,7 +222,7 @@ def test_a_cost_that_moved_to_another_stage_is_named() -> None:
 
 
 def test_a_stage_that_only_the_other_side_has_is_no_ratio() -> None:
-    found = stats.amdahl({"a": 10.0, "b": 5.0}, {"a": 10.0}, None, None)
+    found = stats.amdahl({"a": 10.0, "b": 5.0}, {"a": 10.0})
     assert found is not None
     assert found.stage_ratio is None
     assert found.predicted == pytest.approx(1.5)
