@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from stagexec.answers.explain import COMPLETE
-from stagexec.bench import stats
+from stagexec.bench import launches, stats
 from stagexec.bench.tables import Tables, comparable
 
 
@@ -42,8 +42,11 @@ def compare(now: Tables, before: Tables, over: float) -> list[Change]:
         if cell.status != "measured":
             found.append(Change(*place, None, False, f"{cell.status}: {cell.reason}"))
             continue
-        ratio = stats.unpaired_ratio([r["total_ns"] for r in ours], [r["total_ns"] for r in theirs])
-        found.append(_judge(place, ratio, over))
+        values, few = _independent(ours, theirs)
+        one = _judge(place, stats.unpaired_ratio(*values), over)
+        if few:
+            one.why += f"; with {few}, what two launches differ in is not in the interval"
+        found.append(one)
     if not found:
         raise NotComparable("the two results have no unit and arm in common that both measured")
     return found
@@ -51,6 +54,26 @@ def compare(now: Tables, before: Tables, over: float) -> list[Change]:
 
 def _good(tables: Tables, unit: str, position: str, arm: str) -> list[dict[str, Any]]:
     return [run for run in tables.runs(unit, position, arm).values() if run["outcome"] in COMPLETE]
+
+
+def _independent(
+    ours: list[dict[str, Any]], theirs: list[dict[str, Any]]
+) -> tuple[tuple[list[float], list[float]], str]:
+    """A value a launch on each side; where one has too few launches, a value a run, and words for it.
+
+    A bench of one arm stays on one server: its regressions can be told by runs alone.
+    """
+    sides = []
+    for runs in (ours, theirs):
+        by_launch: dict[Any, list[float]] = {}
+        for run in runs:
+            by_launch.setdefault(run["session"], []).append(run["total_ns"])
+        sides.append([launches.geometric(values) for values in by_launch.values()])
+    if all(len(side) >= stats.LEAST_PAIRS for side in sides):
+        return (sides[0], sides[1]), ""
+    few = min(len(side) for side in sides)
+    told = f"{few} launch{'es' if few > 1 else ''} on one side"
+    return ([r["total_ns"] for r in ours], [r["total_ns"] for r in theirs]), told
 
 
 def _judge(place: tuple[str, str, str], ratio: stats.Ratio | None, over: float) -> Change:

@@ -1,9 +1,9 @@
 """Benches of a machine that drifts, without servers: the real runner makes the timetable, numpy the times.
 
-The load of a machine wanders as an Ornstein-Uhlenbeck process (logarithm of the speed; standard deviation, and
-the time in which it forgets), each launch of a server is a little faster or slower than the last, and so is each
-run. Of each simulated bench it is asked whether it shows a difference between arms that are all alike, or one
-that was planted.
+The load of a machine wanders as an Ornstein-Uhlenbeck process (logarithm of the speed; standard deviation,
+and the time in which it forgets), each launch of a server is a little faster or slower than the last, and so
+is each run. Of each simulated bench it is asked whether it shows a difference between arms that are all alike,
+or one that was planted.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def measures(contrast: Contrast, times: np.ndarray) -> np.ndarray:
 
 
 def shown(ratios: np.ndarray, family: int) -> np.ndarray:
-    """(benches,): which the two tests agree on, as `stats.paired_ratio` does before its interval has a say."""
+    """(benches,): which the two tests show, as in `stats.paired_ratio` before its interval has a say."""
     from scipy import stats as tests
 
     count, level = ratios.shape[1], stats.level(family)

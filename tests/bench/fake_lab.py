@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -50,6 +51,7 @@ class FakeLab:
         self.fails_to_open, self.image = fails_to_open or {}, image
         self.draw = random.Random(seed)
         self.fits, self.others = fits, others
+        self.slower: Callable[[str, int], float] = lambda arm, number: 1.0
         self.opened: list[tuple[str, tuple[str, ...]]] = []
         self.alive = 0
         self.most_alive = 0
@@ -141,6 +143,7 @@ class FakeSession:
         slow = prompt["3"]["inputs"].get("slow", 1.0)  # for arms that differ in the workflow
         speed = {"sampling": slow, **self.lab.speed.get(self.arm, {})}
         whole = self.lab.draw.gauss(0, self.lab.noise)
+        whole += math.log(self.lab.slower(self.arm, int(prompt_id.rpartition("-")[2])))
         stages = {
             name: round(
                 ms * MS * speed.get(name, 1.0) * 2.718281828 ** (whole + self.lab.draw.gauss(0, 1e-3))

@@ -63,6 +63,37 @@ def test_a_link_whose_cache_is_gone_is_made_anew(tmp_path: Path) -> None:
     assert link.read_text() == "new"
 
 
+def test_it_says_of_itself_that_its_weights_are_random_and_a_trained_one_does_not(
+    tmp_path: Path,
+) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    recipe.write({"a": torch.zeros(2)}, tmp_path / "tiny.safetensors")
+    save_file({"a": torch.zeros(2)}, str(tmp_path / "trained.safetensors"), metadata={"format": "pt"})
+    (tmp_path / "broken.safetensors").write_bytes(b"\xff" * 20)
+    told = {path.stem: checkpoints.has_random_weights(path) for path in tmp_path.iterdir()}
+    assert told == {"tiny": True, "trained": False, "broken": False}
+    assert not checkpoints.has_random_weights(tmp_path / "absent.safetensors")
+    assert set(recipe.MARK) == {checkpoints.MARK}
+    assert checkpoints.has_random_weights(checkpoints.make_checkpoint())
+
+
+def test_a_link_to_what_an_older_recipe_made_is_followed_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, target = tmp_path / "old", tmp_path / "made" / "tiny.safetensors"
+    old.write_text("old")
+    target.parent.mkdir()
+    checkpoints._link(old, target)
+    monkeypatch.setattr(checkpoints, "checkpoint_path", lambda: target)
+    monkeypatch.setattr(checkpoints.setup, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(checkpoints, "_make", lambda path, tree, python: path.write_text("new"))
+    assert checkpoints.make_checkpoint(tmp_path).read_text() == "new"
+    monkeypatch.setattr(checkpoints, "_make", lambda path, tree, python: pytest.fail("it is there"))
+    assert checkpoints.make_checkpoint(tmp_path).read_text() == "new"
+
+
 def test_stock_comfyui_makes_a_finite_image_of_it(stock: lab.Server) -> None:
     import numpy as np
     from PIL import Image

@@ -25,8 +25,16 @@ def test_a_shipped_plan_is_valid_and_says_what_it_is_for(path: Path) -> None:
 
 
 def test_the_shipped_plans_are_those_of_the_design() -> None:
-    named = "matrix attention vae_precision quantization vram cache_mode first_second executor combos"
+    named = "self matrix attention vae_precision quantization vram cache_mode first_second executor combos"
     assert {path.stem for path in SHIPPED} == set(named.split())
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_a_shipped_plan_pairs_by_launches_side_by_side_and_has_a_negative_control(path: Path) -> None:
+    found = plan.load(path)
+    assert (found.servers, found.chunk, found.repeats) == ("auto", 1, 2)
+    alone = len(found.arm) == 1 or found.name == "self"
+    assert all(bool(found.control_of(arm.name)) is not alone for arm in found.arm)
 
 
 def test_the_matrix_has_its_ten_units() -> None:
@@ -54,6 +62,10 @@ def test_the_matrix_has_its_ten_units() -> None:
         ('name = "x"\nreference = "z"\n[[arm]]\nname = "a"\n' + UNIT, 2, "'z' is no arm"),
         ('name = "x"\ntiming = "fast"\n' + UNIT, 2, "baseline, events, profile"),
         ('name = "x"\nservers = 0\n' + UNIT, 2, "1 or more"),
+        ('name = "x"\nservers = "many"\n' + UNIT, 2, 'servers is a number, or "auto"'),
+        ('name = "x"\nrepeats = 0\n' + UNIT, 2, "1 or more"),
+        ('name = "x"\ncontrol = ["dreaming"]\n' + UNIT, 2, "'dreaming' is no stage: queue_wait"),
+        ('name = "x"\n[[arm]]\nname = "a"\ncontrol = ["x"]\n' + UNIT, 4, "'x' is no stage"),
         ('name = "x"\n[[unit]]\nname = "u"\nstate = "hot"\n', 4, "unknown state 'hot': one of process_cold"),
         ('name = "x"\n[[unit]]\nname = "u"\nstate = "recompute"\nuntil = "x"\n', 5, "unknown end 'x'"),
         ('name = "x"\n[[arm]]\nname = "a"\n' + UNIT + 'arms = ["z"]\n', 8, "'z' is no arm"),

@@ -116,3 +116,19 @@ def test_a_single_wrong_file_makes_the_arm_wrong_and_nothing_to_compare_does_not
     judged = quality.judge([nothing], rules)
     assert (judged.right, judged.why) == (True, "nothing could be compared")
     assert quality.judge([like(None, 1.0)] * 2, rules).why == "identical in all 2 pairs"
+
+
+def test_random_weights_leave_what_can_be_told_of_any_weights() -> None:
+    rules = Quality()
+    same = quality.Likeness(True, identical=True, ssim=1.0)
+    off = quality.Likeness(True, psnr=12.0, ssim=0.2)
+    missing = quality.Likeness(True, problem="1 files instead of 2")
+    assert quality.judge([off], rules, random=True).refused
+    assert quality.judge([same, off], rules, random=True).right
+    equal = quality.judge([same, same], rules, random=True)
+    assert (equal.refused, equal.why) == (False, "identical in all 2 pairs")
+    wrong = quality.judge([off, missing], rules, random=True)
+    assert (wrong.refused, wrong.right) == (False, False)
+    asked_for_the_same = quality.judge([off], Quality(psnr_min=100.0, ssim_min=1.0), random=True)
+    assert (asked_for_the_same.refused, asked_for_the_same.right) == (False, False)
+    assert not quality.judge([off], rules).right

@@ -16,7 +16,7 @@ from stagexec.bench.plan import Arm
 from tests.bench.fake_lab import PROMPT, FakeLab, FakeSession
 
 ROOT = Path(__file__).resolve().parents[2]
-ARMS = 'servers = 9\n[[arm]]\nname = "a"\n[[arm]]\nname = "b"\n[[arm]]\nname = "c"\n'
+ARMS = 'servers = 9\nchunk = 4\nrepeats = 1\n[[arm]]\nname = "a"\n[[arm]]\nname = "b"\n[[arm]]\nname = "c"\n'
 UNITS = "".join(f'[[unit]]\nname = "u{n}"\nstate = "recompute"\nwarmup = 1\ncounted = 4\n' for n in range(2))
 ONE_UNIT = UNITS.partition('[[unit]]\nname = "u1"')[0]
 
@@ -91,7 +91,7 @@ def test_units_run_on_different_workers_and_the_pairs_of_each_on_one(
 def test_one_unit_is_split_by_arm_with_the_reference_beside_each(two_workers: None, tmp_path: Path) -> None:
     spread(tmp_path / "r", ARMS + ONE_UNIT)
     found = tables.load(tmp_path / "r")
-    assert [(c.unit, c.arm, c.reference, c.pairs) for c in found.comparisons] == [
+    assert [(c.unit, c.arm, c.reference, c.runs) for c in found.comparisons] == [
         ("u0 · b", "b", "a", 4),
         ("u0 · c", "c", "a", 4),
     ]
@@ -112,7 +112,7 @@ def test_a_worker_that_dies_is_noted_and_the_other_units_go_on(two_workers: None
     assert set(failed) == {"a", "c"}
     assert failed["c"].startswith("its worker: ")
     found = tables.load(tmp_path / "r")
-    assert [(c.arm, c.pairs) for c in found.comparisons if c.total] == [("b", 4)]
+    assert [(c.arm, c.runs) for c in found.comparisons if c.total] == [("b", 4)]
 
 
 def test_a_plan_of_several_units_or_two_arms_is_not_split() -> None:

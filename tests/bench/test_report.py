@@ -19,7 +19,7 @@ from stagexec.bench import charts, plan, report, results, runner, tables
 from tests.bench.fake_lab import PROMPT, FakeLab
 
 ROOT = Path(__file__).resolve().parents[2]
-ARMS = 'servers = 9\n[[arm]]\nname = "a"\n[[arm]]\nname = "b"\n'
+ARMS = 'servers = 9\nrepeats = 1\n[[arm]]\nname = "a"\n[[arm]]\nname = "b"\n'
 UNIT = '[[unit]]\nname = "M03"\nstate = "recompute"\nwarmup = 1\n'
 
 
@@ -73,7 +73,9 @@ def test_a_planted_difference_of_5_percent_is_found_at_ten_pairs(
 
 
 def test_a_report_made_again_in_another_process_is_the_same(tmp_path: Path) -> None:
-    arms = "servers = 9\n" + "".join(f'[[arm]]\nname = "arm {name}"\n' for name in "abcdef")
+    arms = "servers = 9\nchunk = 10\nrepeats = 1\n" + "".join(
+        f'[[arm]]\nname = "arm {name}"\n' for name in "abcdef"
+    )
     bench(tmp_path / "r", arms + UNIT, FakeLab({"arm c": {"sampling": 0.5}}, noise=0.01))
     made = []
     for seed in ("1", "2", "3"):  # sets of names come in another order
@@ -130,6 +132,7 @@ def test_fast_and_right_is_faster_and_the_question_is_answered_with_its_numbers(
 
 
 PROVED = """servers = 9
+repeats = 1
 [[arm]]
 name = "a"
 [[arm]]
@@ -198,7 +201,7 @@ def test_arms_may_differ_in_their_condition(tmp_path: Path) -> None:
 
 
 def test_failed_runs_stay_in_the_table_with_the_time_they_lost(tmp_path: Path) -> None:
-    lab = FakeLab(script={("b", 4): "fail", ("b", 5): "die"})
+    lab = FakeLab(script={("b", 5): "fail", ("b", 7): "die"})
     found = bench(tmp_path / "r", ARMS + UNIT, lab)
     cell = found.cell("M03", "", "b")
     assert (cell.n, cell.failed) == (9, 2)
@@ -263,7 +266,7 @@ def test_a_busy_machine_is_said(tmp_path: Path) -> None:
 
 
 def test_one_process_an_arm_is_said_unless_the_arms_share_it(tmp_path: Path) -> None:
-    apart = report.build(bench(tmp_path / "apart", ARMS + UNIT, FakeLab()))
+    apart = report.build(bench(tmp_path / "apart", "chunk = 10\n" + ARMS + UNIT, FakeLab()))
     shared = report.build(bench(tmp_path / "shared", ARMS + UNIT.replace("recompute", "no_cache"), FakeLab()))
     told = ["one process" in " ".join(found["warnings"]) for found in (apart, shared)]
     assert told == [True, False]
@@ -330,6 +333,82 @@ def test_a_factorial_plan_tells_what_each_level_does_over_all_combinations(tmp_p
 def test_ends_that_the_workflow_does_not_tell_apart_are_named(tmp_path: Path) -> None:
     found = report.build(bench(tmp_path / "r", UNIT + 'until = "native"\n', FakeLab()))
     assert any("no run has postprocess or encode_mux" in line for line in found["warnings"])
+
+
+def test_not_shown_says_how_many_pairs_would_decide_it(tmp_path: Path) -> None:
+    found = bench(tmp_path / "r", ARMS + UNIT, FakeLab(noise=0.1, seed=3))
+    one = only(found)
+    assert one.verdict == "not shown"
+    assert one.total is not None
+    assert one.total.needed is not None
+    assert one.total.needed > 10
+    assert f"{one.total.needed} pairs would show a difference of 5% in 4 of 5 benches, " in one.reason
+    assert f"{one.total.needed} pairs would show" in report.comparison_row(one)[6]
+
+
+def test_runs_of_one_launch_are_one_measure_however_many_there_are(tmp_path: Path) -> None:
+    """A result of an earlier version, or a plan with a large `chunk`: interleaved, but one launch an arm."""
+    lab = FakeLab({"b": {"sampling": 0.5}}, noise=0.01)
+    one = only(bench(tmp_path / "r", "chunk = 10\n" + ARMS + UNIT, lab))
+    assert (one.verdict, one.pairs, one.runs) == ("not shown", 1, 10)
+    assert one.reason.startswith("1 pair is too few (the 10 runs of each arm share launches")
+
+
+def test_two_rounds_of_five_are_two_measures_and_four_of_five_are_four(tmp_path: Path) -> None:
+    lab = FakeLab({"b": {"sampling": 0.5}}, noise=0.01, fits=False)
+    old = only(bench(tmp_path / "old", "chunk = 5\n" + ARMS + UNIT, lab))
+    assert (old.verdict, old.pairs, old.runs) == ("not shown", 2, 10)
+    more = only(bench(tmp_path / "more", "chunk = 5\n" + ARMS + UNIT + "counted = 20\n", lab))
+    assert (more.verdict, more.pairs, more.runs) == ("faster", 4, 20)
+
+
+def test_an_old_result_without_notes_of_room_or_load_is_read_and_says_what_it_cannot_show(
+    tmp_path: Path,
+) -> None:
+    bench(tmp_path / "r", "chunk = 5\n" + ARMS.replace("9", "1") + UNIT, FakeLab())
+    for name, drop in (("runs.jsonl", "around"), ("notes.jsonl", None)):
+        lines = [json.loads(line) for line in (tmp_path / "r" / name).read_text().splitlines()]
+        kept = [{k: v for k, v in line.items() if k != drop} for line in lines if line.get("kind") != "room"]
+        (tmp_path / "r" / name).write_text("".join(json.dumps(line) + "\n" for line in kept))
+    found = report.write(tmp_path / "r")
+    assert "the servers of all arms did not live at once" in " ".join(found["warnings"])
+    assert found["comparisons"][0]["verdict"] == "not shown"
+    assert "room" not in found["units"][0]
+
+
+def test_warnings_are_data_with_figures_and_advice(tmp_path: Path) -> None:
+    opened = bench(tmp_path / "r", ARMS + UNIT, FakeLab(fits=False)).results
+    opened.note("closed", number=1, unit="M03", arm="b", others_cpu=0.4)
+    found = report.build(tables.load(tmp_path / "r"))
+    assert found["warnings"] == [one["text"] for one in found["cautions"]]
+    by_kind = {one["kind"]: one for one in found["cautions"]}
+    assert by_kind["busy machine"]["figures"] == {"others_cpu": 0.4}
+    assert by_kind["busy machine"]["line"].endswith("Run it again on a quiet machine; `--against` needs one that"
+                                                    " is as quiet both times.")  # fmt: skip
+    assert "1 more do not fit, so arms took turns in rounds" in by_kind["not interleaved"]["text"]
+    assert by_kind["not interleaved"]["figures"]["rounds"] == 10
+    assert found["units"][0]["room"]["fits"] is False
+    assert "Beware" in report.markdown(tables.load(tmp_path / "r"), found)
+
+
+def test_on_random_weights_there_is_no_verdict_on_quality(tmp_path: Path) -> None:
+    text = '[quality]\nquestion = "May I use b?"\n'
+    lab = FakeLab({"b": {"sampling": 0.5}}, image=painter(tmp_path / "made", {"b": 50}))
+    folder = tmp_path / "r"
+    bench(folder, ARMS.replace("[[", text + "[[", 1) + UNIT, lab)
+    header = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps({**header, "random_weights": ["tiny.safetensors"]}))
+    found = tables.load(folder)
+    one = only(found)
+    assert (one.verdict, one.quality.refused) == ("faster", True)
+    built = report.build(found)
+    (answer,) = built["quality_question"]["answers"]
+    said = "b, M03: cannot tell, the shipped checkpoint has random weights: no verdict on quality"
+    assert answer.startswith(said)
+    assert "worst PSNR 14.2 dB" in answer
+    assert any(one["kind"] == "random weights" for one in built["cautions"])
+    (line,) = built["answers"][3]["lines"]
+    assert "the shipped checkpoint has random weights: no verdict on quality (worst PSNR" in line
 
 
 def test_the_report_is_rebuilt_the_same_from_the_raw_runs(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import io
 import re
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from stagexec.bench import plan, results, runner, screen
@@ -42,3 +43,21 @@ def test_what_went_wrong_is_said_at_once(tmp_path: Path) -> None:
     _, shown = watched(tmp_path / "r", lab, terminal=False)
     assert "unavailable M03, b: no [package]" in shown
     assert "server died M03, a: the server ended with code 3" in shown
+
+
+def test_the_time_left_takes_measures_and_launches_each_at_their_own_pace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two launches of 10 s and four measures of 1 s are done; six measures and one launch are left."""
+    now = 0.0
+    monkeypatch.setattr(screen.time, "monotonic", lambda: now)
+    watch = screen.Screen(Console(file=io.StringIO()))
+    watch("start", {"planned": 10, "done": 0, "launches": 3})
+    for launch in (2, 1):
+        watch("open", {"arm": "a"})
+        now += 10.0
+        watch("session", {})
+        for _ in range(2):
+            now += 1.0
+            watch("measure", {"planned": 10, "done": watch.done + 1, "launches": launch})
+    assert watch.left() == "16.00 s left"

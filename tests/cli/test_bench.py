@@ -18,6 +18,8 @@ PLAN = """name = "mine"
 about = "a test"
 workflow = "flow.json"
 servers = 2
+chunk = 4
+repeats = 1
 [[arm]]
 name = "a"
 [[arm]]
@@ -65,6 +67,25 @@ def test_json_alone_is_on_standard_output(folder: Path, lab: FakeLab) -> None:
     done = call("mine.toml", "--out", "result", "--json")
     assert json.loads(done.stdout)["plan"] == "mine"
     assert "M03, a: counted run" in done.stderr
+
+
+def test_the_shipped_plans_are_listed_without_running_anything() -> None:
+    done = call("list", "--json")
+    assert done.exit_code == 0, done.output
+    rows = {row["name"]: row for row in json.loads(done.stdout)}
+    assert rows["self"]["arms"] == ["this", "this again"]
+    assert rows["self"]["counted"] == 10 * 2 + 10 * 2 * 2  # runs of one server, then two runs a launch
+    assert rows["matrix"]["units"][:2] == ["M01", "M02"]
+    told = call("list")
+    assert "attention: The same workflow with each attention backend (1 unit(s), 6 arm(s)," in told.output
+    assert call("list", "more").exit_code == 2
+
+
+def test_runs_in_a_pair_can_be_asked_for(folder: Path, lab: FakeLab) -> None:
+    done = call("mine.toml", "--out", "result", "--repeats", "3", "--counted", "1", "--json")
+    assert done.exit_code == 0, done.output
+    assert [cell["n"] for cell in json.loads(done.stdout)["cells"]] == [3, 3]
+    assert json.loads(done.stdout)["units"][0]["repeats"] == 3
 
 
 def test_a_bench_that_is_interrupted_says_how_to_go_on_and_does(folder: Path, lab: FakeLab) -> None:
