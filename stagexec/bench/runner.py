@@ -153,12 +153,13 @@ class Bench:
                 return None
             return Turn(unit, by_name[name], pair, prompt, keys[name])
 
-        several = len(set(keys.values())) > 1 and not units.STATES[unit.state].launch_each
+        warm = not units.STATES[unit.state].launch_each
+        several = len(set(keys.values())) > 1
         for number, block in enumerate(self._rounds(unit, keys, turn)):
             left = [found for pair, name in schedule.turns(block) if (found := turn(name, pair))]
-            if several and left and number:
+            if warm and several and left and number:
                 self._close_all()  # each round has launches of its own
-            if several and block.together:
+            if warm and block.together:  # all are warm before one is measured
                 for one in {found.arm.name: found for found in left}.values():
                     self._take_seat(one)
             for pair, name in schedule.turns(block):
@@ -177,14 +178,17 @@ class Bench:
                     self.room = own if recorded[0].together else 1
                     return recorded
         self.room = own
+        count = self.plan.measures_of(unit)
+        size = progress.round_size(self.plan, unit) if own > 1 else count
+        common = (list(keys), count, self.plan.seed, unit.name, size)
         if own > 1:
-            first = schedule.orders(list(keys), 1, self.plan.seed, unit.name)[0]
+            first = schedule.rounds(*common, False)[0].orders[
+                0
+            ]  # whose server is the first if none fits beside
             answer = self._ask_room(own, [one for name in first if (one := turn(name, 0))])
             self._note("room", unit=unit.name, fits=answer.fits, why=answer.why, figures=answer.figures)
             self.room = own if answer.fits else 1
-        count = self.plan.measures_of(unit)
-        size = progress.round_size(self.plan, unit) if own > 1 else count
-        plan = schedule.rounds(list(keys), count, self.plan.seed, unit.name, size, self.room == own)
+        plan = schedule.rounds(*common, self.room == own)
         self._note("order", unit=unit.name, seed=self.plan.seed, rounds=[_told_round(one) for one in plan])
         return plan
 
@@ -257,7 +261,8 @@ class Bench:
     def _tried(self, turn: Turn) -> int:
         """How many attempts of this measure earlier sittings have written."""
         key = (turn.unit.name, turn.arm.name, turn.pair)
-        seen = [r["attempt"] for r in self.results.runs if (r["unit"], r["arm"], r["pair"]) == key]
+        runs = [r for r in self.results.runs if r["role"] != "warmup"]
+        seen = [r["attempt"] for r in runs if (r["unit"], r["arm"], r["pair"]) == key]
         return max((number for number in seen if number is not None), default=-1) + 1
 
     def _attempt(self, turn: Turn, attempt: int) -> str | None:

@@ -20,15 +20,24 @@ class Round:
     together: bool
 
 
-def orders(arms: Sequence[str], pairs: int, seed: int, unit: str) -> list[tuple[str, ...]]:
-    """For each pair the order of the arms: each order is followed by its mirror image, so that no arm
-    is always first; which comes first is drawn from `seed` and the unit's name."""
+def orders(
+    arms: Sequence[str], pairs: int, seed: int, unit: str, mirrored: bool = False
+) -> list[tuple[str, ...]]:
+    """For each pair the order of the arms, drawn from `seed` and the unit's name.
+
+    Each order is there as often as its mirror image: no arm is always first, and a steady drift cancels.
+    `mirrored`: the two follow each other (A B, B A), for pairs that share their servers. Else they are mixed:
+    A B, B A, A B … lays equal arms of neighbouring pairs beside each other, and a drift that forgets in the
+    time of a pair then makes neighbours alike (correlation up to 1/8), which no test of the pairs expects.
+    """
     draw = random.Random(f"{seed}/{unit}")
     found: list[tuple[str, ...]] = []
     while len(found) < pairs:
         order = list(arms)
         draw.shuffle(order)
         found += [tuple(order), tuple(reversed(order))]
+    if not mirrored:
+        draw.shuffle(found)
     return found[:pairs]
 
 
@@ -37,19 +46,13 @@ def rounds(arms: Sequence[str], pairs: int, seed: int, unit: str, chunk: int, to
 
     Two launches of one arm differ (memory layout, hash seeds, what the system had cached), so a launch and
     not a run is what is drawn at random: with one launch an arm, ten pairs of runs say nothing of that.
-    Inside a round orders alternate when the arms are `together` (A B, B A: a straight drift cancels), and
-    from round to round when they are not.
     """
-    plan = orders(arms, pairs, seed, unit)
-    found = []
-    for number, start in enumerate(range(0, pairs, chunk)):
-        block = tuple(range(start, min(start + chunk, pairs)))
-        if together:
-            found.append(Round(block, tuple(plan[pair] for pair in block), True))
-        else:
-            order = plan[0] if number % 2 == 0 else tuple(reversed(plan[0]))
-            found.append(Round(block, (order,) * len(block), False))
-    return found
+    blocks = [tuple(range(start, min(start + chunk, pairs))) for start in range(0, pairs, chunk)]
+    if together:
+        plan = orders(arms, pairs, seed, unit, mirrored=1 < chunk < pairs)
+        return [Round(block, tuple(plan[pair] for pair in block), True) for block in blocks]
+    plan = orders(arms, len(blocks), seed, unit)
+    return [Round(block, (order,) * len(block), False) for block, order in zip(blocks, plan, strict=True)]
 
 
 def turns(block: Round) -> list[tuple[int, str]]:

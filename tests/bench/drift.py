@@ -2,8 +2,8 @@
 
 The load of a machine wanders as an Ornstein-Uhlenbeck process (logarithm of the speed; standard deviation,
 and the time in which it forgets), each launch of a server is a little faster or slower than the last, and so
-is each run. Of each simulated bench it is asked whether it shows a difference between arms that are all alike,
-or one that was planted.
+is each run. Of each simulated bench it is asked whether it shows a difference between arms that are all
+alike, or one that was planted.
 """
 
 from __future__ import annotations

@@ -383,8 +383,8 @@ def test_warnings_are_data_with_figures_and_advice(tmp_path: Path) -> None:
     assert found["warnings"] == [one["text"] for one in found["cautions"]]
     by_kind = {one["kind"]: one for one in found["cautions"]}
     assert by_kind["busy machine"]["figures"] == {"others_cpu": 0.4}
-    assert by_kind["busy machine"]["line"].endswith("Run it again on a quiet machine; `--against` needs one that"
-                                                    " is as quiet both times.")  # fmt: skip
+    assert by_kind["busy machine"]["advice"].startswith("Run it again on a quiet machine")
+    assert by_kind["busy machine"]["line"].endswith(by_kind["busy machine"]["advice"])
     assert "1 more do not fit, so arms took turns in rounds" in by_kind["not interleaved"]["text"]
     assert by_kind["not interleaved"]["figures"]["rounds"] == 10
     assert found["units"][0]["room"]["fits"] is False

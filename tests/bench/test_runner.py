@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,18 @@ def test_pairs_are_interleaved_balanced_and_their_order_is_recorded(tmp_path: Pa
     ] == order
 
 
+def test_each_order_is_as_frequent_as_its_mirror_which_follows_it_only_on_the_same_servers() -> None:
+    mixed = schedule.orders(["a", "b", "c"], 20, 1, "u")
+    assert Counter(mixed) == Counter(tuple(reversed(order)) for order in mixed)
+    flips = [schedule.orders(["a", "b"], 10, seed, "u") for seed in range(300)]
+    turned = sum(x != y for orders in flips for x, y in itertools.pairwise(orders)) / (300 * 9)
+    assert 0.5 < turned < 0.6  # five of nine, and not nine of nine
+    together = schedule.rounds(["a", "b"], 20, 1, "u", 2, together=True)
+    assert all(block.orders[0] == tuple(reversed(block.orders[1])) for block in together)
+    alone = [block.orders[0] for block in schedule.rounds(["a", "b"], 20, 1, "u", 2, together=False)]
+    assert Counter(alone) == {("a", "b"): 5, ("b", "a"): 5}
+
+
 def test_another_seed_is_another_order_and_the_same_seed_the_same() -> None:
     arms = ["a", "b", "c"]
     assert schedule.orders(arms, 10, 1, "u") == schedule.orders(arms, 10, 1, "u")
@@ -88,7 +101,8 @@ def test_every_pair_has_launches_of_its_own_and_its_runs_follow_each_other(tmp_p
     lab = FakeLab()
     one = bench(tmp_path / "r", ARMS + UNIT + "counted = 4\n", lab)
     assert lab.most_alive == 2
-    assert [name for name, _ in lab.opened] == [arm for o in rounds_of(one) for arm in o]
+    opened = [name for name, _ in lab.opened]
+    assert [sorted(opened[n : n + 2]) for n in range(0, 8, 2)] == [["a", "b"]] * 4
     by_pair = {pair: [run["session"] for run in counted(one) if run["pair"] == pair] for pair in range(4)}
     assert sorted(number for numbers in by_pair.values() for number in numbers) == list(range(1, 9))
     roles = [run["role"] for run in one.results.runs]  # both arms are warm before either is measured
@@ -123,7 +137,7 @@ def test_where_memory_does_not_allow_it_each_arm_has_its_launch_alone_and_a_note
     assert [block["interleaved"] for block in notes(one, "order")[0]["rounds"]] == [False] * 4
     first = [block[0] for block in rounds_of(one)]
     assert sorted(first) == ["a", "a", "b", "b"]
-    assert first[0] != first[1]
+    assert [name for name, _ in lab.opened] == [arm for order in rounds_of(one) for arm in order]
 
 
 def test_the_first_server_shows_what_all_of_them_need_and_is_not_started_twice(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from stagexec.resources import bench_folder
 TEXT = """name = "small"
 about = "arms that work, and arms that cannot"
 reference = "split"
-servers = 2
+repeats = 1
 
 [[arm]]
 name = "split"
@@ -123,6 +123,19 @@ def test_one_pair_shows_nothing(found: dict[str, Any]) -> None:
     compared = next(one for one in found["comparisons"] if one["arm"] == "native pytorch")
     assert compared["verdict"] in ("not shown", "wrong output")
     assert "1 pair is too few" in compared["reason"] or compared["verdict"] == "wrong output"
+
+
+def test_the_first_server_tells_whether_all_of_them_may_live_at_once(
+    folder: Path, found: dict[str, Any]
+) -> None:
+    told = found["units"][0]["room"]
+    memory = told["figures"][0]
+    assert memory["memory"] == "memory"
+    assert 100_000_000 < memory["server_bytes"] <= memory["peak_bytes"] < memory["total_bytes"]
+    assert told["fits"] is (memory["need_bytes"] <= memory["free_bytes"])
+    assert [block["interleaved"] for block in found["units"][0]["rounds"]] == [told["fits"]]
+    raw = [json.loads(line) for line in (folder / "runs.jsonl").read_text().splitlines()]
+    assert all(0 <= run["around"]["others_cpu"] <= 1.05 for run in raw if run["role"] == "counted")
 
 
 def test_servers_are_gone_and_their_logs_are_kept(folder: Path) -> None:

@@ -23,6 +23,9 @@ from stagexec.bench.results import complete
 ROOT = Path(__file__).resolve().parents[2]
 PLAN = """name = "cut"
 about = "two arms"
+servers = 1
+chunk = 4
+repeats = 1
 [[arm]]
 name = "split"
 args = ["--use-split-cross-attention"]
@@ -197,7 +200,7 @@ def test_the_table_is_that_of_the_counted_runs_alone(story: Story) -> None:
     whole = tables.load(story.folder / "result")
     assert report.state(whole) == "finished"
     assert [(cell.status, cell.n) for cell in whole.cells] == [("measured", 4)] * 2
-    assert [one.pairs for one in whole.comparisons] == [4]
+    assert [one.runs for one in whole.comparisons] == [4]
     # Rebuilt as if the bench had run through: the warm-ups and notes of the broken sittings never written.
     clean = results.load(story.folder / "result")
     clean.runs = [run for run in clean.runs if run["role"] == "counted"]

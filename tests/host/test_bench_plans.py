@@ -24,9 +24,10 @@ pytestmark = pytest.mark.timeout(
 
 SMALLEST = ("--set", "5.width=16", "--set", "5.height=16", "--set", "3.steps=1", "--warmup", "1")
 PLANS = {
-    "attention": ("--counted", "4"),
-    "vae_precision": ("--counted", "1"),
-    "quantization": ("--counted", "1"),
+    "self": ("--unit", "M04"),
+    "attention": ("--counted", "1"),
+    "vae_precision": ("--counted", "1", "--repeats", "1"),
+    "quantization": ("--counted", "1", "--repeats", "1"),
     "matrix": (
         "--counted", "1", "--unit", "M01", "--unit", "M02", "--unit", "M04", "--unit", "M05", "--unit", "M08",
         "--unit", "M09", "--unit", "M10",
@@ -35,6 +36,7 @@ PLANS = {
 """Plan -> how it is shortened. The units that are left out of the matrix here run in other tests."""
 
 RUN_HERE = {
+    "self": {"this", "this again"},
     "attention": {"pytorch", "split", "quad"},
     "vae_precision": {"fp32", "fp16", "bf16", "tiled"},
     "quantization": {"as it is", "fp8 e4m3 weights", "fp8 e5m2 weights", "bf16 weights"},
@@ -98,7 +100,7 @@ def test_a_shipped_plan_is_finished_and_says_nothing_but_what_it_has_to_say(ran:
 
 
 def test_every_arm_of_it_is_measured_and_proven_active_or_unavailable_with_the_reason(ran: Bench) -> None:
-    wanted = {unit["name"]: unit["counted"] for unit in ran.found["units"]}
+    wanted = {unit["name"]: unit["counted"] * unit["repeats"] for unit in ran.found["units"]}
     assert {cell["arm"] for cell in ran.found["cells"]} >= RUN_HERE[ran.plan]
     for cell in ran.found["cells"]:
         if cell["arm"] in RUN_HERE[ran.plan] or cell["status"] == "measured":
@@ -129,7 +131,36 @@ def test_every_verdict_of_it_is_an_honest_one(ran: Bench) -> None:
             assert high < 1
         if one["verdict"] == "slower":
             assert low > 1
-        assert one["quality"]["compared"] == one["pairs"]
+        assert one["quality"]["compared"] == one["runs"]
+
+
+def test_an_arm_is_not_shown_to_differ_from_itself(ran: Bench, host_tree: Path) -> None:
+    if ran.plan != "self":
+        assert all(one["arm"] != one["reference"] for one in ran.found["comparisons"])
+        return
+    found = ran.found
+    (one,) = found["comparisons"]
+    if one["verdict"] != "not shown":  # by its design 1 bench of 70 shows what is not there; none two times
+        again = bench(ran.folder.parent, "self", "--out", "again", "--comfyui", str(host_tree), *SMALLEST,
+                      *PLANS["self"])  # fmt: skip
+        assert again.returncode == 0, again.stderr
+        found = json.loads((ran.folder.parent / "again" / "report.json").read_text(encoding="utf-8"))
+        (one,) = found["comparisons"]
+    assert (one["verdict"], one["pairs"], one["runs"]) == ("not shown", 10, 10)
+    assert one["total"]["low"] < 1.1
+    assert one["total"]["high"] > 0.9
+    assert "pairs would show a difference of 5% in 4 of 5 benches" in one["reason"]
+    assert one["quality"]["identical"] == 10
+    assert len({run["session"] for run in ran.lines("runs.jsonl")}) == 1
+
+
+def test_on_the_shipped_checkpoint_no_likeness_is_called_quality(ran: Bench) -> None:
+    assert ran.found["random_weights"] == ["stagexec-tiny-sd15.safetensors"]
+    for one in ran.found["comparisons"]:
+        judged = one["quality"]
+        if judged is not None and ran.plan != "self" and judged["identical"] < judged["compared"]:
+            assert judged["refused"] or not judged["right"]
+            assert one["verdict"] != "wrong output" or "falls to" not in one["reason"]
 
 
 def test_its_report_is_there_three_times_and_the_page_loads_nothing(ran: Bench) -> None:
@@ -155,7 +186,7 @@ def test_its_raw_runs_are_complete_and_the_tables_count_each_once(ran: Bench) ->
         pairs = {
             pair for name, arm, pair in measures if (name, arm) == (unit["name"], ran.found["reference"])
         }
-        assert pairs == set(range(unit["counted"]))
+        assert pairs == set(range(unit["counted"] * unit["repeats"]))
     for cell in ran.found["cells"]:
         mine = [
             r
