@@ -171,14 +171,14 @@ class Bench:
     ) -> list[schedule.Round]:
         """The unit's schedule: that of an earlier sitting, else a new one that fits the memory."""
         own = 1 if units.STATES[unit.state].launch_each else len(set(keys.values()))
+        count = self.plan.measures_of(unit)
         for note in self.results.notes:
             if note["kind"] == "order" and note["unit"] == unit.name:
                 recorded = [_round_of(told) for told in note["rounds"]]
-                if recorded and set(keys) <= set(recorded[0].orders[0]):
+                if sum(len(one.pairs) for one in recorded) >= count and set(keys) <= {*recorded[0].orders[0]}:
                     self.room = own if recorded[0].together else 1
                     return recorded
         self.room = own
-        count = self.plan.measures_of(unit)
         size = progress.round_size(self.plan, unit) if own > 1 else count
         common = (list(keys), count, self.plan.seed, unit.name, size)
         if own > 1:

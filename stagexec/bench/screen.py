@@ -127,6 +127,8 @@ def told(name: str, facts: Record) -> str | None:
         return f"[red]{escape(facts['status'])}[/] {escape(place)}: {escape(facts['reason'])}"
     if name == "died":
         return f"[red]server died[/] {escape(facts['unit'])}, {escape(facts['arm'])}: {escape(facts['text'])}"
+    if name == "room" and not facts["fits"]:
+        return f"[yellow]not side by side[/] {escape(facts['unit'])}: {escape(facts['why'])}"
     if name == "session" and facts.get("packs_not_imported"):
         return f"[yellow]not imported[/] {escape('; '.join(facts['packs_not_imported']))}"
     if name == "proof" and facts["checks"] and facts["active"]:

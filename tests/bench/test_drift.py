@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stagexec.bench import plan
+from stagexec.bench import checks, launches, plan, stats
 from tests.bench import drift
 
 BENCHES = 1500
@@ -93,3 +93,47 @@ def test_pairs_minutes_apart_as_they_were_would_tell_alike_arms_apart() -> None:
         times = drift.logs(table, wander, BENCHES, np.random.default_rng(6), launch_sd=0.0)
         assert drift.shown(drift.measures(single, times), 1).mean() > 0.05
         assert drift.loud(table, times).mean() == 0
+
+
+def controlled(effect: float, shared: float, benches: int = 200) -> tuple[int, int]:
+    """Benches that show the total slower, and of those the ones that the negative control takes back.
+
+    `effect` is in the arm's own stage alone, `shared` in every stage; the control has noise of its own, 5%.
+    """
+    table = drift.timetable(plan.parse(TWO), True)
+    (contrast,) = table.contrasts
+    rng = np.random.default_rng(9)
+    base = drift.logs(table, drift.DRIFTS["3%/600 s"], benches, rng, {"b": shared})
+    own = base + np.array([effect if arm == "b" else 0.0 for arm in table.arms])
+    control = base + rng.normal(0, 0.05, base.shape)
+    groups = [[2 * n, 2 * n + 1] for n in range(10)]
+    seen = taken = 0
+    for number in range(benches):
+        sides = [
+            [
+                {
+                    "total_ns": 1e9 * np.exp(own[number, i]),
+                    "stages": {"vae_decode": 1e8 * np.exp(control[number, i])},
+                }
+                for group in side
+                for i in group
+            ]
+            for side in (contrast.ours, contrast.theirs)
+        ]
+        totals = launches.collapse(*sides, groups, lambda run: run["total_ns"])
+        total = stats.paired_ratio(*totals, number, table.family)
+        assert total is not None
+        found = checks.control(["vae_decode"], *sides, groups, total, number)
+        assert found is not None
+        seen += total.shown == "slower"
+        taken += total.shown == "slower" and found.veto
+    return seen, taken
+
+
+def test_a_negative_control_takes_back_few_true_verdicts_and_most_of_a_machine_that_changed() -> None:
+    seen, taken = controlled(effect=0.05, shared=0.0)
+    assert seen >= 160
+    assert taken <= 0.1 * seen
+    seen, taken = controlled(effect=0.0, shared=0.08)
+    assert seen >= 190
+    assert taken >= 0.9 * seen

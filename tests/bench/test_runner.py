@@ -159,6 +159,17 @@ def test_a_bench_that_is_gone_on_with_keeps_its_order_whatever_memory_there_is_n
     assert len(counted(one)) == 20
 
 
+def test_an_older_order_of_fewer_measures_is_gone_on_with_by_a_new_one(tmp_path: Path) -> None:
+    one = bench(tmp_path / "r", "repeats = 1\n" + ARMS + UNIT + "counted = 4\n", FakeLab())
+    wanted = make(
+        "repeats = 2\n" + ARMS + UNIT + "counted = 4\n"
+    )  # as if a later version had another default
+    again = runner.Bench(wanted, FakeLab(), one.results)
+    again.run()
+    assert Counter(run["arm"] for run in counted(again)) == {"a": 8, "b": 8}
+    assert len({(run["arm"], run["pair"]) for run in counted(again)}) == 16
+
+
 def test_a_server_that_fails_before_its_turn_costs_its_arm_alone(tmp_path: Path) -> None:
     one = bench(tmp_path / "r", ARMS + UNIT, FakeLab(script={("b", 1): "die"}))
     assert Counter(run["arm"] for run in counted(one)) == {"a": 10, "b": 10}

@@ -39,6 +39,8 @@ def test_in_a_pipe_each_run_is_a_line_with_the_time_left(tmp_path: Path) -> None
 
 
 def test_what_went_wrong_is_said_at_once(tmp_path: Path) -> None:
+    text = watched(tmp_path / "q", FakeLab(fits=False), terminal=False)[1]
+    assert "not side by side M03: 1 more do not fit" in text
     lab = FakeLab(missing={"b": "no [package]"}, script={("a", 3): "die"})
     _, shown = watched(tmp_path / "r", lab, terminal=False)
     assert "unavailable M03, b: no [package]" in shown
