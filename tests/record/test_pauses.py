@@ -159,6 +159,15 @@ def test_the_clock_without_pauses_never_goes_back_while_another_thread_collects(
     assert seen == sorted(seen)
 
 
+def test_a_pause_that_is_told_late_does_not_set_the_clock_back(
+    now: Now, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now.ms = 10
+    assert pauses.going_ns() == 10 * MS
+    monkeypatch.setattr(pauses, "_paused", (0, 9 * MS))
+    assert pauses.going_ns() == 10 * MS
+
+
 def test_a_young_collection_is_not_looked_at(now: Now) -> None:
     pauses._pause("start", {"generation": 0})
     now.ms += 5
