@@ -33,7 +33,8 @@ _paused: tuple[int, int | None] = (0, None)
 
 _most: tuple[Any, int] = (None, 0)
 """(the clock, the highest that `going_ns` has given by it). A pause's thread reads the clock and says so in
-two steps: a reader between them is given more than the clock then stands still at (9 ns seen)."""
+two steps: a reader between them is given more than the clock then stands still at (9 ns seen). Not under a
+lock: two readers at the same instant can leave the lower one here, which matters only in such a gap again."""
 
 _entered: tuple[Any, int] | None = None
 """The run, and the depth in its ledger, of the pause that is under way."""

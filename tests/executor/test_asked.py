@@ -34,11 +34,7 @@ def marks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """(what, node, class, when, ns) of each mark `asked`, and (name, nodes) of others."""
     told: list[tuple[Any, ...]] = []
 
-    def keep(
-        _of: Any, _type: str, *, name: str = "", detail: dict[str, Any] | None = None, **fields: Any
-    ) -> None:
-        if detail is None:  # no mark: a file that the run of an earlier test left behind
-            return
+    def keep(_of: Any, _type: str, *, name: str, detail: dict[str, Any], **fields: Any) -> None:
         if name == "asked":
             told.append(
                 (detail["what"], fields["node_id"], fields["node_class"], detail["when"], detail["ns"])
